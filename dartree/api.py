@@ -1,0 +1,62 @@
+"""The steps of one round as plain functions, for notebooks and other people's research.
+
+They are stateless: each call prefills ``ids[:-1]``; the last id is the anchor, whose own
+position is not yet in the target's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dartree import heads, supertree
+from dartree.decode import draft_block
+from dartree.drafter import Block, DrafterCache
+from dartree.proposers import best_first_on_rows
+from dartree.settings import TreeSettings, positive_int
+from dartree.stack import Pairing, Stack
+from dartree.target import tree_rows
+from dartree.tree import DraftTree, Supertree
+
+
+def draft(stack: Stack, ids: Sequence[int], pairing: Pairing | None = None) -> Block:
+    """The drafter's Block after ``ids`` (hidden [n, H], base_logits [n, V]).
+
+    ``pairing`` chooses another drafter of the stack (``stack.pairing(method)``).
+    """
+    pairing = pairing or stack.main
+    ids = stack.encode(list(ids))
+    context = DrafterCache(pairing.drafter)
+    if len(ids) > 1:
+        before = torch.tensor(ids[:-1], device=pairing.target.device)
+        cache = pairing.target.new_cache(len(before))
+        context.absorb(pairing.target.prefill(cache, before).features)
+    return draft_block(pairing, context, ids[-1])
+
+
+def corrected_logits(stack: Stack, block: Block, draft_ids: Sequence[int]) -> torch.Tensor:
+    """Corrected logits [n, V] along a chain: row i given the anchor and ``draft_ids[:i]``."""
+    ids = torch.as_tensor(draft_ids, dtype=torch.long, device=block.hidden.device)
+    if len(ids) < block.drafts - 1:
+        raise ValueError(f"draft_ids must hold at least {block.drafts - 1} ids, got {len(ids)}.")
+    return heads.corrected_logits(stack.head, block, ids)
+
+
+def expand(stack: Stack, block: Block, settings: TreeSettings | None = None) -> Supertree:
+    """The supertree of ``block`` under the stack's head (W, K and depth of ``settings``)."""
+    return supertree.expand(block, stack.head, settings or stack.settings).supertree
+
+
+def ddtree(block: Block, budget: int) -> DraftTree:
+    """Best-first tree of ``budget`` nodes on the marginals of ``block`` (DDTree)."""
+    return best_first_on_rows(block.base_logits.float(), positive_int("budget", budget))[0]
+
+
+def verify(stack: Stack, ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
+    """Target logits [1 + N, V] at the anchor ``ids[-1]`` (row 0) and every node of ``tree``."""
+    ids, target = stack.encode(list(ids)), stack.target
+    cache = target.new_cache(len(ids) + len(tree))
+    if len(ids) > 1:
+        target.prefill(cache, torch.tensor(ids[:-1], device=target.device))
+    return target.verify(cache, tree_rows(target, tree, ids[-1], len(ids) - 1)).logits

@@ -1,0 +1,311 @@
+"""The console script: generate, compare, figures, train, stacks, doctor."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 for failed work, 2 for bad input."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    try:
+        return args.handler(args) or 0
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone: nothing left to tell it
+        return 1
+    except ValueError as error:
+        print(f"dartree: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dartree: interrupted.", file=sys.stderr)
+        return 130
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; handlers import what they need when they run."""
+    parser = argparse.ArgumentParser(
+        prog="dartree", description="Learn, measure and extend tree-based speculative decoding."
+    )
+    parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    generate = commands.add_parser("generate", help="generate text; streams while decoding")
+    generate.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; '-' reads stdin")
+    generate.add_argument("--ids", metavar="1,2,3", help="the prompt as token ids")
+    generate.add_argument("--raw", action="store_true", help="no chat template")
+    generate.add_argument("--method", default="dartree")
+    _stack_arguments(generate)
+    _tree_arguments(generate)
+    _sampling_arguments(generate, max_new_tokens=256)
+    generate.add_argument(
+        "--stop", action="append", metavar="ID_OR_TEXT",
+        help="stop at this id or text (repeatable); default: the stack's own stop ids",
+    )  # fmt: skip
+    generate.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    generate.add_argument("--no-stream", action="store_true", help="print the text at the end")
+    generate.add_argument("--records", metavar="FILE.jsonl", help="save one record per round")
+    generate.set_defaults(handler=_generate)
+
+    compare = commands.add_parser("compare", help="all methods on the same prompts")
+    _stack_arguments(compare)
+    compare.add_argument(
+        "--prompts", metavar="FILE.jsonl",
+        help="default: the bundled held-out prompts of the three domains",
+    )  # fmt: skip
+    compare.add_argument("--limit", metavar="N", help="prompts per domain")
+    compare.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
+    compare.add_argument("--repeats", default="1", metavar="R")
+    compare.add_argument("--json", metavar="FILE", help="also write the result as JSON")
+    _tree_arguments(compare)
+    _sampling_arguments(compare, max_new_tokens=128)
+    compare.set_defaults(handler=_compare)
+
+    figures = commands.add_parser("figures", help="run the notebooks and write figures/")
+    from dartree import reports
+
+    reports.add_arguments(figures)
+    figures.set_defaults(handler=reports.run)
+
+    from dartree.training import commands as training
+
+    training.register(commands)
+
+    stacks = commands.add_parser("stacks", help="list the bundled stacks")
+    stacks.add_argument("--json", action="store_true")
+    stacks.set_defaults(handler=_stacks)
+
+    doctor = commands.add_parser("doctor", help="versions, threads, bf16, memory, what is missing")
+    doctor.set_defaults(handler=_doctor)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings, dest, **_):
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser, *_):
+        from importlib.metadata import version
+
+        print(f"dartree {version('dartree')}")
+        parser.exit()
+
+
+def _stack_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stack", help="a bundled stack (default: tiny)")
+    parser.add_argument("--target", metavar="PATH_OR_ID", help="Qwen3 target: folder or hub id")
+    parser.add_argument("--drafter", metavar="PATH_OR_ID", help="drafter: folder or hub id")
+    parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
+    parser.add_argument("--device", help="cpu (default), cuda, ...")
+    parser.add_argument("--threads", metavar="N", help="CPU threads")
+
+
+def _tree_arguments(parser: argparse.ArgumentParser) -> None:
+    tree = parser.add_argument_group("tree (defaults: the stack's settings)")
+    tree.add_argument("--width", metavar="W", help="nodes kept per depth of the supertree")
+    tree.add_argument("--candidates", metavar="K", help="tokens proposed per depth")
+    tree.add_argument("--budget", metavar="B", help="nodes verified, the root not counted")
+    tree.add_argument("--depth-penalty", metavar="P", help="subtracted per level before Top-B")
+    tree.add_argument("--depth", metavar="D", help="deepest level (default: all draft positions)")
+    tree.add_argument("--normalise", help="candidates or vocabulary")
+
+
+def _sampling_arguments(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
+    parser.add_argument("--max-new-tokens", default=str(max_new_tokens), metavar="N")
+    parser.add_argument("--temperature", default="0", metavar="T", help="0 is greedy decoding")
+    parser.add_argument("--top-p", metavar="P")
+    parser.add_argument("--top-k", metavar="K")
+    parser.add_argument("--min-p", metavar="P")
+    parser.add_argument("--seed", default="0", metavar="S")
+
+
+# Arguments arrive as text and are converted here, so that a bad one gets the same sentence
+# from the command line as from Python.
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be an integer, got {text!r}.") from None
+
+
+def _float(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {text!r}.") from None
+
+
+def _settings(args: argparse.Namespace, stack):
+    from dataclasses import replace
+
+    given: dict[str, Any] = {}
+    for name in ("width", "candidates", "budget", "depth"):
+        if getattr(args, name) is not None:
+            given[name] = _integer(name, getattr(args, name))
+    if args.depth_penalty is not None:
+        given["depth_penalty"] = _float("depth_penalty", args.depth_penalty)
+    if args.normalise is not None:
+        given["normalise"] = args.normalise
+    return replace(stack.settings, **given)
+
+
+def _sampling(args: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_new_tokens": _integer("max_new_tokens", args.max_new_tokens),
+        "temperature": _float("temperature", args.temperature),
+        "seed": _integer("seed", args.seed),
+    }
+    if args.top_k is not None:
+        options["top_k"] = _integer("top_k", args.top_k)
+    for name in ("top_p", "min_p"):
+        if getattr(args, name) is not None:
+            options[name] = _float(name, getattr(args, name))
+    return options
+
+
+def _check_early(args: argparse.Namespace, methods: list[str]) -> None:
+    """Refuse bad settings before any model is loaded."""
+    from dartree.acceptance import Chooser
+    from dartree.settings import TreeSettings, check_method, positive_int
+    from dartree.stack import Stack
+
+    for method in methods:
+        check_method(method)
+    _settings(args, Stack("", main=None, settings=TreeSettings()))
+    options = _sampling(args)
+    positive_int("max_new_tokens", options.pop("max_new_tokens"))
+    Chooser(**options)
+
+
+def _load(args: argparse.Namespace):
+    import torch
+
+    from dartree.settings import positive_int
+    from dartree.stack import load_stack
+
+    if args.threads is not None:
+        torch.set_num_threads(positive_int("threads", _integer("threads", args.threads)))
+    return load_stack(
+        args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
+    )
+
+
+def _prompt(args: argparse.Namespace):
+    if (args.prompt is None) == (args.ids is None):
+        raise ValueError("give a prompt: either PROMPT or --ids.")
+    if args.ids is not None:
+        return [_integer("ids", part) for part in args.ids.split(",")]
+    return sys.stdin.read() if args.prompt == "-" else args.prompt
+
+
+def _stops(values: list[str] | None) -> list[int | str] | None:
+    if values is None:
+        return None
+    return [int(v) if v.isdecimal() else v for v in values]
+
+
+def _generate(args: argparse.Namespace) -> int:
+    _check_early(args, [args.method])
+    prompt = _prompt(args)
+    from dartree.decode import Decoding, stream_text
+    from dartree.records import save_records
+
+    if args.records and not Path(args.records).resolve().parent.is_dir():
+        raise ValueError(f"records must be a file in an existing folder, got {args.records!r}.")
+    stack = _load(args)
+    decoding = Decoding(
+        stack, prompt, method=args.method, settings=_settings(args, stack),
+        stop=_stops(args.stop), raw=args.raw, **_sampling(args),
+    )  # fmt: skip
+    quiet = args.json or args.no_stream
+    for piece in stream_text(decoding):
+        if not quiet:
+            print(piece, end="", flush=True)
+    result = decoding.result
+    if args.records:
+        save_records(result.records, args.records)
+    if args.json:
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        return 0
+    print(result.text if args.no_stream else "")
+    tau = "-" if result.tau is None else f"{result.tau:.2f}"
+    print(
+        f"[{result.method}: {result.new_tokens} tokens in {result.rounds} rounds, tau {tau}, "
+        f"{result.tokens_per_second or 0:.0f} tokens/s, ended by {result.stop_reason}; "
+        f"{result.dtype}, {result.device}, {result.threads} threads]",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from dartree.compare import compare, format_table, load_prompts
+    from dartree.records import write_atomically
+    from dartree.settings import METHODS, positive_int
+    from dartree.stack import data_dir
+
+    methods = args.methods.split(",") if args.methods else list(METHODS)
+    _check_early(args, methods)
+    limit = None
+    if args.limit is not None:
+        limit = positive_int("limit", _integer("limit", args.limit))
+    repeats = positive_int("repeats", _integer("repeats", args.repeats))
+    files = (
+        [Path(args.prompts)] if args.prompts else sorted((data_dir() / "prompts").glob("*.jsonl"))
+    )
+    prompts = [row for file in files for row in load_prompts(file, limit)]
+    if args.json and not Path(args.json).resolve().parent.is_dir():
+        raise ValueError(f"json must be a file in an existing folder, got {args.json!r}.")
+    stack = _load(args)
+    from tqdm import tqdm
+
+    chosen = {"ar", *methods}
+    with tqdm(total=len(prompts) * repeats * len(chosen), unit="run", file=sys.stderr) as bar:
+
+        def progress(what: str) -> None:
+            bar.set_description(what, refresh=False)
+            bar.update()
+
+        result = compare(
+            stack, prompts, methods, _settings(args, stack), repeats=repeats, progress=progress,
+            **_sampling(args),
+        )  # fmt: skip
+    print(format_table(result))
+    if args.json:
+        write_atomically(Path(args.json), json.dumps(result, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _stacks(args: argparse.Namespace) -> int:
+    from dartree.stack import bundled_stacks, describe
+
+    rows = [describe(name) for name in bundled_stacks()]
+    if args.json:
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        print(f"{row['name']}: {row['description']}")
+        for part in row["parts"]:
+            print(f"  {part['name']:<8} {part['parameters']:>11,} parameters  "
+                  f"{part['bytes'] / 2**20:6.1f} MiB  {part['folder']}")  # fmt: skip
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from dartree.doctor import report
+
+    text, healthy = report()
+    print(text)
+    return 0 if healthy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""All methods on the same prompts in one process, interleaved; `ar` is always run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dartree.clock import STAGES
+from dartree.decode import Generation, generate
+from dartree.settings import METHODS, TreeSettings, check_method, positive_int
+from dartree.stack import Stack
+
+PROMPT_FIELDS = ("prompt", "messages", "ids")
+
+
+def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, Any]]:
+    """Rows of a prompts file: JSON objects with id, domain and one of prompt, messages, ids.
+
+    ``limit`` keeps the first rows of each domain. Raises ValueError that names the file and
+    the line where a row is unusable.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"prompts file {path} cannot be read: {error}.") from None
+    rows, seen = [], {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        row = _prompt_row(line, f"prompts file {path}, line {number}")
+        seen[row["domain"]] = seen.get(row["domain"], 0) + 1
+        if limit is None or seen[row["domain"]] <= limit:
+            rows.append(row)
+    if not rows:
+        raise ValueError(f"prompts file {path} holds no prompts.")
+    return rows
+
+
+def _prompt_row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error}.") from None
+    if not isinstance(row, dict) or "id" not in row or "domain" not in row:
+        raise ValueError(f"{where} must be an object with 'id' and 'domain'.")
+    given = [name for name in PROMPT_FIELDS if row.get(name)]
+    if len(given) != 1:
+        raise ValueError(f"{where} must hold exactly one of {', '.join(PROMPT_FIELDS)}.")
+    kind = str if given[0] == "prompt" else list
+    if not isinstance(row[given[0]], kind):
+        raise ValueError(f"{where}: {given[0]!r} must be a {kind.__name__}.")
+    return row
+
+
+def prompt_of(row: dict[str, Any]):
+    """The prompt of a row, as :func:`dartree.generate` takes it."""
+    return next(row[name] for name in PROMPT_FIELDS if row.get(name))
+
+
+def compare(
+    stack: Stack,
+    prompts: Sequence[dict[str, Any]],
+    methods: Iterable[str] | None = None,
+    settings: TreeSettings | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+    **sampling: Any,
+) -> dict[str, Any]:
+    """Run ``methods`` on every prompt; return {methods, prompts, machine, versions, options}.
+
+    Order: prompt by prompt, repeat by repeat, all methods in turn, so that a slow minute of the
+    machine touches all alike. One short warm-up per method is not counted. ``lossless`` (at
+    T = 0) says whether a method's ids equal those of `ar` on every prompt. Times of a method
+    are sums over prompts of the median repeat.
+    """
+    chosen = ["ar", *(check_method(m) for m in methods or METHODS if m != "ar")]
+    repeats = positive_int("repeats", repeats)
+    options = {"settings": settings, "temperature": temperature, "seed": seed, **sampling}
+    for method in chosen:
+        generate(stack, prompt_of(prompts[0]), method=method, max_new_tokens=4, **options)
+    runs: dict[str, list[list[Generation]]] = {m: [] for m in chosen}
+    for row in prompts:
+        for repeat in range(repeats):
+            for method in chosen:
+                out = generate(
+                    stack, prompt_of(row), method=method, max_new_tokens=max_new_tokens, **options
+                )
+                out.records = [_without_trees(r) for r in out.records]
+                if repeat == 0:
+                    runs[method].append([])
+                runs[method][-1].append(out)
+                if progress:
+                    progress(f"{row['id']} {method}")
+    entries = [_entry(method, runs[method], runs["ar"], temperature) for method in chosen]
+    return {
+        "methods": entries,
+        "prompts": [{"id": r["id"], "domain": r["domain"]} for r in prompts],
+        "machine": machine(),
+        "versions": versions(),
+        "options": {"max_new_tokens": max_new_tokens, "temperature": temperature,
+                    "repeats": repeats, "seed": seed, **sampling},
+    }  # fmt: skip
+
+
+def _without_trees(record):
+    """Keep what tables need of a record; trees of a long comparison would fill the memory."""
+    record.supertree = record.kept = record.candidates = None
+    return record
+
+
+def _median_run(runs: list[Generation]) -> Generation:
+    return sorted(runs, key=lambda r: r.seconds["total"])[(len(runs) - 1) // 2]
+
+
+def _entry(method, runs, reference, temperature) -> dict[str, Any]:
+    """One method's entry: sums and pooled means over prompts, `ar` of the same run beside it."""
+    first = [r[0] for r in runs]
+    middle = [_median_run(r) for r in runs]
+    rounds = sum(g.rounds for g in first)
+    committed = sum(sum(g.accepted_per_round) for g in first)
+    taus = [g.tau for g in first if g.tau is not None]
+    speed = _speed(middle)
+    ar_speed = _speed([_median_run(r) for r in reference])
+    spread = [_speed([r[i] for r in runs]) for i in range(len(runs[0]))]
+    spread = [s for s in spread if s]
+    lossless = None
+    if temperature == 0:
+        lossless = all(
+            g.token_ids == a[0].token_ids for r, a in zip(runs, reference, strict=True) for g in r
+        )
+    g = first[0]
+    return {
+        "method": method,
+        "stack": g.stack,
+        "drafter": g.drafter,
+        "settings": g.settings,
+        "token_ids": [x.token_ids for x in first],
+        "text": [x.text for x in first],
+        "prompt_tokens": [x.prompt_tokens for x in first],
+        "new_tokens": sum(x.new_tokens for x in first),
+        "rounds": rounds,
+        "accepted_per_round": [x.accepted_per_round for x in first],
+        "tau": committed / rounds if rounds else None,
+        "tau_per_prompt": statistics.fmean(taus) if taus else None,
+        "head_calls": sum(x.head_calls for x in first),
+        "verified_nodes": sum(x.verified_nodes for x in first),
+        "seconds": {k: sum(x.seconds[k] for x in middle) for k in ("prefill", *STAGES, "total")},
+        "tokens_per_second": speed,
+        "tokens_per_second_range": [min(spread), max(spread)] if spread else None,
+        "speedup": speed / ar_speed if speed and ar_speed else None,
+        "lossless": lossless,
+        "stop_reason": [x.stop_reason for x in first],
+        "dtype": g.dtype,
+        "device": g.device,
+        "threads": g.threads,
+        "seed": g.seed,
+    }
+
+
+def _speed(runs: list[Generation]) -> float | None:
+    """Tokens per second: total tokens over total time, first tokens and prefills left out."""
+    busy = sum(r.seconds["total"] - r.seconds["prefill"] for r in runs)
+    tokens = sum(r.new_tokens - 1 for r in runs)
+    return tokens / busy if tokens and busy > 0 else None
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    info = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+    }
+    if torch.cuda.is_available():
+        info["gpu"] = torch.cuda.get_device_name()
+    return info
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    import numpy
+    import transformers
+
+    import dartree
+
+    return {
+        "dartree": dartree.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+def format_table(result: dict[str, Any]) -> str:
+    """The comparison as a text table, its definitions below it."""
+    rows = [("method", "tau", "head calls/round", "nodes/round", "ms/round", "tokens/s",
+             "speedup", "lossless", "drafter")]  # fmt: skip
+    for e in result["methods"]:
+        n = e["rounds"] or 1
+        busy = e["seconds"]["total"] - e["seconds"]["prefill"]
+        rows.append((
+            e["method"], _number(e["tau"], 2), _number(e["head_calls"] / n, 1),
+            _number(e["verified_nodes"] / n, 1), _number(1000 * busy / n, 1),
+            _number(e["tokens_per_second"], 1), _number(e["speedup"], 2),
+            {True: "yes", False: "NO", None: "-"}[e["lossless"]], e["drafter"],
+        ))  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i in (0, len(row) - 1) else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    lines.insert(1, "-" * max(map(len, lines)))
+    first, options = result["methods"][0], result["options"]
+    dartree_settings = next(
+        (e["settings"] for e in reversed(result["methods"]) if e["settings"]["width"]), None
+    )
+    lines += [
+        "",
+        f"stack {first['stack']}, {first['dtype']} on {first['device']}, {first['threads']} "
+        f"threads, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new tokens, "
+        f"T = {options['temperature']:g}, {options['repeats']} repeat(s).",
+        "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. speedup: "
+        "tokens/s against `ar`, our one-token loop.",
+    ]
+    if dartree_settings:
+        lines.append(
+            "dartree: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty:g}, "
+            "depth {depth}.".format(**dartree_settings)
+        )
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,320 @@
+"""The one decode loop: draft, propose, verify, walk, commit.
+
+All methods run through it; they differ only in their proposer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dartree.acceptance import Chooser, NonFiniteLogitsError, walk
+from dartree.clock import STAGES, Clock
+from dartree.drafter import Block, DrafterCache
+from dartree.proposers import PROPOSERS, Proposal
+from dartree.records import RoundRecord, missing_reason
+from dartree.settings import TreeSettings, check_method, positive_int
+from dartree.stack import Prompt, Stack
+from dartree.stopping import StopRule
+from dartree.target import tree_rows
+from dartree.tree import DraftTree
+
+
+class GenerationError(ValueError):
+    """Generation had to end early; ``partial`` is what had been committed until then."""
+
+    def __init__(self, message: str, partial: Generation) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+@dataclass
+class Generation:
+    """Result of one call of :func:`generate`.
+
+    ``tau`` is the mean number of tokens committed per round (accepted drafts and the bonus
+    token); None without rounds. ``seconds`` holds the stages, ``prefill`` and ``total``.
+    """
+
+    method: str
+    stack: str
+    drafter: str
+    settings: dict[str, Any]
+    prompt_tokens: int
+    dtype: str
+    device: str
+    threads: int
+    seed: int
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    records: list[RoundRecord] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    stop_reason: str = "length"
+
+    @property
+    def new_tokens(self) -> int:
+        """Generated tokens, a stop token included."""
+        return len(self.token_ids)
+
+    @property
+    def rounds(self) -> int:
+        """Verification rounds; the prefill is none."""
+        return len(self.records)
+
+    @property
+    def accepted_per_round(self) -> list[int]:
+        """Tokens committed by each round; their sum + 1 is ``new_tokens``."""
+        return [len(r.committed) for r in self.records]
+
+    @property
+    def tau(self) -> float | None:
+        """Mean tokens committed per round."""
+        return sum(self.accepted_per_round) / self.rounds if self.rounds else None
+
+    @property
+    def head_calls(self) -> int:
+        """Batched scoring steps of the head."""
+        return sum(r.head_calls for r in self.records)
+
+    @property
+    def verified_nodes(self) -> int:
+        """Sum of N over rounds; the target saw 1 + N rows in each."""
+        return sum(len(r.tree) for r in self.records)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """(new_tokens - 1) / (total - prefill): the first token belongs to the prefill."""
+        busy = self.seconds.get("total", 0.0) - self.seconds.get("prefill", 0.0)
+        return (self.new_tokens - 1) / busy if self.records and busy > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of ``dartree generate --json``."""
+        names = (
+            "method", "stack", "drafter", "settings", "token_ids", "text", "prompt_tokens",
+            "new_tokens", "rounds", "accepted_per_round", "tau", "head_calls", "verified_nodes",
+            "seconds", "tokens_per_second", "stop_reason", "dtype", "device", "threads", "seed",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names} | {"tau_per_prompt": self.tau}
+
+
+def used_settings(stack: Stack, method: str, settings: TreeSettings) -> dict[str, Any]:
+    """The settings that ``method`` really uses on ``stack``, after clamping; unused ones None."""
+    pairing = stack.pairing(method)
+    if pairing.drafter is None:
+        names = ("width", "candidates", "budget", "depth_penalty", "depth", "normalise")
+        return dict.fromkeys(names)
+    limits = settings.clamped(pairing.drafter.config.drafts, pairing.target.vocab_size)
+    used = limits.to_dict()
+    unused = {
+        "dflash": ("width", "candidates", "budget", "depth_penalty"),
+        "domino": ("width", "candidates", "budget", "depth_penalty"),
+        "ddtree": ("width", "depth_penalty"),
+        "domino-ddtree": ("width", "depth_penalty"),
+        "heap": ("width",),
+        "dartree-fixed": ("width", "depth_penalty"),
+    }.get(method, ())
+    used.update(dict.fromkeys(unused))
+    if method in ("ddtree", "domino-ddtree"):
+        used["candidates"] = min(limits.budget, pairing.target.vocab_size)
+        used["depth_penalty"] = 0.0
+    if method == "dartree-fixed":
+        used["depth_penalty"] = 0.0
+    if method in ("dflash", "domino", "ddtree", "domino-ddtree"):
+        used["normalise"] = "vocabulary"
+    return used
+
+
+class Decoding:
+    """One generation in progress: iterate it for the rounds, read ``result`` at any time."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        prompt: Prompt,
+        *,
+        method: str = "dartree",
+        settings: TreeSettings | None = None,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        seed: int = 0,
+        stop: Sequence[int | str] | None = None,
+        raw: bool = False,
+    ) -> None:
+        check_method(method)
+        self.settings = settings or stack.settings
+        max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
+        self._pairing = pairing = stack.pairing(method)
+        target = pairing.target
+        self._chooser = Chooser(temperature, top_p, top_k, min_p, seed, target.device)
+        self._ids = stack.encode(prompt, raw)
+        room = target.max_positions - len(self._ids)
+        if room < 1:
+            raise ValueError(
+                f"prompt must be shorter than the model's context of {target.max_positions} "
+                f"tokens, got {len(self._ids)}."
+            )
+        self._stop = StopRule(stack, stop, min(max_new_tokens, room), room <= max_new_tokens - 1)
+        self._clock, self._done = Clock(target.device), False
+        self.result = Generation(
+            method=method,
+            stack=stack.name,
+            drafter=pairing.label,
+            settings=used_settings(stack, method, self.settings),
+            prompt_tokens=len(self._ids),
+            dtype=str(target.dtype).removeprefix("torch."),
+            device=str(target.device),
+            threads=torch.get_num_threads(),
+            seed=int(seed),
+            seconds=dict.fromkeys(("prefill", *STAGES, "total"), 0.0),
+        )
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        """Decode round by round. The first token, from the prefill, belongs to no round."""
+        try:
+            yield from self._rounds()
+        finally:  # also after an error, an interrupt or an abandoned loop
+            self.result.text = self.text()
+
+    def text(self) -> str:
+        """Text of what has been committed so far."""
+        reason = self.result.stop_reason if self._done else None
+        return self._stop.text(self.result.token_ids, reason)
+
+    def _rounds(self) -> Iterator[RoundRecord]:
+        target, out, start = self._pairing.target, self.result, time.perf_counter()
+        rows = len(self._ids) + self._stop.limit + self.settings.budget + 32
+        self._cache = target.new_cache(min(rows, len(self._ids) + 4096))
+        if self._pairing.drafter is not None:
+            self._context = DrafterCache(self._pairing.drafter)
+        output = target.prefill(self._cache, torch.tensor(self._ids, device=target.device))
+        self._features = output.features
+        try:
+            anchor = self._chooser.choose(output.logits[0])
+        except NonFiniteLogitsError:
+            raise GenerationError(
+                "the target's logits are not finite after the prompt.", out
+            ) from None
+        out.seconds["prefill"] = out.seconds["total"] = self._clock.now() - start
+        self._keep([anchor])
+        while not self._done:
+            start, clock = self._clock.now(), Clock(target.device)
+            record, anchor = self._round(anchor, clock)
+            elapsed = clock.now() - start
+            record.seconds = clock.seconds
+            record.committed = self._keep(record.committed)
+            out.records.append(record)
+            out.seconds["total"] += elapsed
+            for name, value in clock.seconds.items():
+                out.seconds[name] += value
+            yield record
+
+    def _round(self, anchor: int, clock: Clock) -> tuple[RoundRecord, int]:
+        pairing, out = self._pairing, self.result
+        target, past = pairing.target, self._cache.length
+        proposal = Proposal(DraftTree.empty())
+        depth_limit = 0
+        if out.method != "ar":
+            with clock.stage("draft"):
+                self._context.absorb(self._features)
+                block = draft_block(pairing, self._context, anchor)
+            depth_limit = self.settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+            proposal = PROPOSERS[out.method](block, pairing.head, self.settings, clock)
+        with clock.stage("mask"):
+            rows = tree_rows(target, proposal.tree, anchor, past)
+        with clock.stage("verify"):
+            output = target.verify(self._cache, rows)
+        try:
+            with clock.stage("walk"):
+                verdict = walk(proposal.tree, output.logits, self._chooser)
+        except NonFiniteLogitsError as error:
+            message = f"the target's logits are not finite in round {out.rounds}, node {error.row}."
+            raise GenerationError(message, out) from None
+        with clock.stage("commit"):
+            kept = torch.tensor([0, *verdict.path.tolist()], device=target.device)
+            self._cache.commit(kept)
+            self._features = output.features[kept]
+        record = RoundRecord(
+            index=out.rounds,
+            method=out.method,
+            anchor=anchor,
+            position=past,
+            tree=proposal.tree,
+            target_tokens=verdict.target_tokens,
+            path=verdict.path,
+            committed=[*proposal.tree.tokens[verdict.path - 1].tolist(), verdict.next_anchor],
+            missing=missing_reason(out.method, proposal, verdict, depth_limit),
+            head_calls=proposal.head_calls,
+            candidates=proposal.candidates,
+            supertree=proposal.supertree,
+            kept=proposal.kept,
+        )
+        return record, verdict.next_anchor
+
+    def _keep(self, tokens: list[int]) -> list[int]:
+        """Append ``tokens`` up to a stop or the limit; return what was kept."""
+        kept, reason = self._stop.cut(self.result.token_ids, tokens)
+        self.result.token_ids.extend(kept)
+        if reason is not None:
+            self._done, self.result.stop_reason = True, reason
+        return kept
+
+
+@torch.inference_mode()
+def draft_block(pairing, context: DrafterCache, anchor: int) -> Block:
+    """One drafter forward for ``anchor`` at the position after the absorbed context."""
+    drafter, target = pairing.drafter, pairing.target
+    ids = drafter.block_ids(anchor, target.device)
+    embeddings = torch.nn.functional.embedding(ids, target.embedding)  # [1, L, H]
+    hidden = context.forward_block(embeddings)[drafter.config.row_offset :]  # [n, H]
+    return Block(anchor, context.length, hidden, target.lm_head(hidden))
+
+
+def generate(stack: Stack, prompt, **options: Any):
+    """Generate text with one of the methods; see :class:`Decoding` for the options.
+
+    Options: method, settings, max_new_tokens, temperature, top_p, top_k, min_p, seed, stop, raw.
+    ``stop``: None for the stop ids of the generation config, [] for none, else ids and strings.
+    A list of prompts gives a list of results, one after the other, each exactly as alone.
+    Raises ValueError for a bad argument and GenerationError, which carries the text committed so
+    far, for logits that are not finite.
+    """
+    if is_batch(prompt):
+        return [generate(stack, one, **options) for one in prompt]
+    decoding = Decoding(stack, prompt, **options)
+    for _ in decoding:
+        pass
+    return decoding.result
+
+
+def is_batch(prompt) -> bool:
+    """Whether ``prompt`` is a list of prompts: of texts, of id lists or of conversations."""
+    if isinstance(prompt, str) or len(prompt) == 0:
+        return False
+    first = prompt[0]
+    return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, dict))
+
+
+def stream(stack: Stack, prompt: Prompt, **options: Any) -> Iterator[str]:
+    """Text pieces as rounds commit them; incomplete UTF-8 is held back. Options: `generate`'s."""
+    yield from stream_text(Decoding(stack, prompt, **options))
+
+
+def stream_text(decoding: Decoding) -> Iterator[str]:
+    """Text pieces of ``decoding``; together they are its ``result.text``."""
+    sent = 0
+    for _ in decoding:
+        text = decoding.text()
+        # U+FFFD at the end is most often a character whose last bytes are still to come.
+        safe = len(text.rstrip("\ufffd"))
+        if safe > sent:
+            yield text[sent:safe]
+            sent = safe
+    if len(decoding.result.text) > sent:
+        yield decoding.result.text[sent:]

@@ -1,0 +1,47 @@
+"""What this installation has, and what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+
+MODULES = (
+    "torch", "transformers", "tokenizers", "safetensors", "numpy", "matplotlib", "seaborn",
+    "ipywidgets", "jupyterlab", "papermill", "tqdm",
+)  # fmt: skip
+
+
+def report() -> tuple[str, bool]:
+    """A readable report, and whether everything that the commands need is there."""
+    lines, healthy = [f"python         {platform.python_version()} on {platform.platform()}"], True
+    for name in MODULES:
+        try:
+            version = getattr(importlib.import_module(name), "__version__", "?")
+        except ImportError as error:
+            version, healthy = f"MISSING ({error})", False
+        lines.append(f"{name:<14} {version}")
+    try:
+        lines += _hardware()
+        from dartree.stack import bundled_stacks
+
+        lines.append(f"bundled stacks {', '.join(bundled_stacks()) or 'none'}")
+    except (ImportError, ValueError) as error:
+        lines.append(f"bundled stacks MISSING ({error})")
+        healthy = False
+    return "\n".join(lines), healthy
+
+
+def _hardware() -> list[str]:
+    import torch
+
+    bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    lines = [
+        f"cores          {os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
+        f"bf16 on CPU    {'in hardware' if bf16 else 'emulated only'}",
+        f"CUDA           {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}",
+    ]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        lines.append(f"memory         {total / 2**30:.1f} GiB")
+    return lines

@@ -1,0 +1,176 @@
+"""The methods. A method is a proposer: it turns a block into a draft tree; all else is shared.
+
+To add one, write a function ``(block, head, settings, clock) -> Proposal`` and name it in
+``PROPOSERS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dartree.clock import Clock
+from dartree.drafter import Block
+from dartree.heads import Head
+from dartree.pruning import grow_best_first, subtree, top_b_nodes
+from dartree.settings import TreeSettings
+from dartree.supertree import candidates_for_block, expand, fixed_quotas, top_candidates
+from dartree.tree import DraftTree, Supertree
+
+
+@dataclass
+class Proposal:
+    """A draft tree and where it came from.
+
+    candidates [D, K]
+        Token ids that were open to the tree at each depth; None for chains.
+    kept [N]
+        Supertree number of each node of ``tree``; None without a supertree.
+    """
+
+    tree: DraftTree
+    head_calls: int = 0
+    candidates: np.ndarray | None = None
+    supertree: Supertree | None = None
+    kept: np.ndarray | None = None
+
+
+@torch.inference_mode()
+def propose_dflash(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
+    """The argmax of every marginal, one chain (DFlash)."""
+    with clock.stage("expand"):
+        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        logps = torch.log_softmax(block.base_logits[:depth].float(), dim=-1)  # [D, V]
+        best, ids = logps.max(dim=-1)
+        tree = DraftTree.chain(ids.cpu().numpy(), best.cumsum(0).cpu().numpy())
+    return Proposal(tree)
+
+
+@torch.inference_mode()
+def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Self-fed corrected chain (Domino): ids [D] and the corrected logits [D, V] along it."""
+    state = head.start(block, None)
+    ids, rows = [], []
+    for level in range(1, depth + 1):
+        logits, state = head.score(state, level)  # [1, V]
+        token = logits.argmax(dim=-1)  # [1]
+        ids.append(token)
+        rows.append(logits)
+        if level < depth:
+            state = head.advance(state, torch.zeros_like(token), token)
+    return torch.cat(ids), torch.cat(rows)
+
+
+def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
+    """The corrected greedy chain over the whole vocabulary; K plays no part."""
+    with clock.stage("expand"):
+        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        ids, logits = greedy_chain(block, head, depth)
+        logps = torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]  # [D]
+        tree = DraftTree.chain(ids.cpu().numpy(), logps.cumsum(0).cpu().numpy())
+    return Proposal(tree, head_calls=depth)
+
+
+@torch.inference_mode()
+def best_first_on_rows(logits: torch.Tensor, budget: int) -> tuple[DraftTree, np.ndarray]:
+    """DDTree's builder on logits [D, V] that every path of a depth shares."""
+    candidates = top_candidates(logits, min(budget, logits.shape[1]))  # [D, min(B, V)]
+    logps = torch.log_softmax(logits, dim=-1).gather(1, candidates)
+    ids, values = candidates.tolist(), logps.tolist()
+
+    def children(depth: int, token: int, parent_state: None):
+        return ((ids[depth], values[depth]) if depth < len(ids) else None), None
+
+    return grow_best_first(children, budget, 0.0), candidates.cpu().numpy()
+
+
+def propose_ddtree(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
+    """Best-first tree on the marginals (DDTree, arXiv 2604.12989), vocabulary-normalised."""
+    with clock.stage("expand"):
+        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        tree, candidates = best_first_on_rows(block.base_logits[:depth].float(), settings.budget)
+    return Proposal(tree, candidates=candidates)
+
+
+def propose_domino_ddtree(
+    block: Block, head: Head, settings: TreeSettings, clock: Clock
+) -> Proposal:
+    """Corrected once along the greedy chain, then best-first as if that held for all paths."""
+    with clock.stage("expand"):
+        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        _, logits = greedy_chain(block, head, depth)
+        tree, candidates = best_first_on_rows(logits, settings.budget)
+    return Proposal(tree, head_calls=depth, candidates=candidates)
+
+
+@torch.inference_mode()
+def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
+    """Best-first with one head call per expanded node: what depth-wise expansion replaces."""
+    calls = 0
+    with clock.stage("expand"):
+        limits = settings.clamped(block.drafts, block.base_logits.shape[1])
+        candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
+        full = limits.normalise == "vocabulary"
+        root = head.start(block, None if full else candidates_for_block(candidates, block))
+        zero = candidates.new_zeros(1)
+
+        def children(depth: int, token: int, parent_state):
+            nonlocal calls
+            if depth == limits.depth:
+                return None, None
+            state = root
+            if depth:
+                state = head.advance(parent_state, zero, candidates.new_tensor([token]))
+            corrected, state = head.score(state, depth + 1)
+            calls += 1
+            logps = torch.log_softmax(corrected[0], dim=-1).clamp_(max=0.0)
+            logps = logps[candidates[depth]] if full else logps
+            values, order = logps.sort(descending=True, stable=True)
+            return (candidates[depth][order].tolist(), values.tolist()), state
+
+        tree = grow_best_first(children, limits.budget, limits.depth_penalty)
+    return Proposal(tree, head_calls=calls, candidates=candidates.cpu().numpy())
+
+
+def propose_dartree_fixed(
+    block: Block, head: Head, settings: TreeSettings, clock: Clock
+) -> Proposal:
+    """The budget spread over the depths, no pruning, no penalty: every node is verified."""
+    with clock.stage("expand"):
+        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        grown = expand(block, head, settings, fixed_quotas(settings.budget, depth))
+    with clock.stage("prune"):
+        nodes = np.arange(1, len(grown.supertree) + 1)
+        tree = subtree(grown.supertree, nodes)
+    return Proposal(tree, grown.head_calls, grown.candidates, grown.supertree, nodes)
+
+
+def propose_dartree(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
+    """DARTree: one batched head call per depth, then one global Top-B without any model call."""
+    with clock.stage("expand"):
+        grown = expand(block, head, settings)
+    with clock.stage("prune"):
+        nodes = top_b_nodes(grown.supertree, settings.budget, settings.depth_penalty)
+        tree = subtree(grown.supertree, nodes)
+    return Proposal(tree, grown.head_calls, grown.candidates, grown.supertree, nodes)
+
+
+Proposer = Callable[[Block, Head, TreeSettings, Clock], Proposal]
+
+# `ar` proposes nothing: its tree is the root alone and no block is drafted.
+PROPOSERS: dict[str, Proposer | None] = {
+    "ar": None,
+    "dflash": propose_dflash,
+    "domino": propose_domino,
+    "ddtree": propose_ddtree,
+    "domino-ddtree": propose_domino_ddtree,
+    "heap": propose_heap,
+    "dartree-fixed": propose_dartree_fixed,
+    "dartree": propose_dartree,
+}
+
+# Methods that read the marginals alone, and so may run on a drafter trained without a head.
+MARGINAL_METHODS = ("dflash", "ddtree")

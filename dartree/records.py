@@ -1,0 +1,147 @@
+"""What a round leaves behind: the record that notebooks, widgets and benchmarks read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dartree.acceptance import Verdict
+from dartree.proposers import Proposal
+from dartree.tree import DraftTree, Supertree
+
+# Why the token that the target chose after the accepted path was not in the tree.
+BLOCK_END = "block end"
+NOT_PROPOSED = "not proposed"
+CUT_AT_DEPTH = "cut at its depth"
+CUT_BY_BUDGET = "cut by the budget"
+NOT_EXPANDED = "parent not expanded"
+
+ACCEPTED, WALKED_PAST, UNREACHED = "accepted", "walked past", "unreached"
+
+
+def missing_reason(
+    method: str, proposal: Proposal, verdict: Verdict, depth_limit: int
+) -> str | None:
+    """Why the bonus token was not a child of the last accepted node; None for `ar`."""
+    if method == "ar":
+        return None
+    tree, token = proposal.tree, verdict.next_anchor
+    node = int(verdict.path[-1]) if len(verdict.path) else 0
+    depth = len(verdict.path)
+    if depth == depth_limit:
+        return BLOCK_END
+    if proposal.candidates is None or depth >= len(proposal.candidates):
+        # Chains propose one token a depth; a fixed tree may spend its budget before depth D.
+        return NOT_PROPOSED if proposal.candidates is None else CUT_BY_BUDGET
+    if token not in proposal.candidates[depth]:
+        return NOT_PROPOSED
+    if proposal.supertree is not None:
+        parent = int(proposal.kept[node - 1]) if node else 0
+        found = proposal.supertree.child(parent, token)
+        return CUT_BY_BUDGET if found else CUT_AT_DEPTH
+    # A node-by-node search does not expand the node that it popped last.
+    return NOT_EXPANDED if node == len(tree) else CUT_BY_BUDGET
+
+
+@dataclass
+class RoundRecord:
+    """One finished round.
+
+    anchor, position
+        The anchor token and its absolute position.
+    candidates [D, K]
+        Token ids open to the tree at each depth; None for chains and `ar`.
+    kept [N]
+        Supertree number of each draft-tree node; None without a supertree.
+    target_tokens [1 + N]
+        The target's choice at each row, row 0 the anchor; -1 where sampling did not look.
+    path [a]
+        Accepted nodes in order.
+    committed
+        Accepted drafts and the bonus token, cut at a stop token and at the length limit.
+    missing
+        Why the bonus token was not in the tree; None for `ar`.
+    seconds
+        By stage: draft, expand, prune, mask, verify, walk, commit.
+    """
+
+    index: int
+    method: str
+    anchor: int
+    position: int
+    tree: DraftTree
+    target_tokens: np.ndarray
+    path: np.ndarray
+    committed: list[int]
+    missing: str | None = None
+    head_calls: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    candidates: np.ndarray | None = None
+    supertree: Supertree | None = None
+    kept: np.ndarray | None = None
+
+    def outcomes(self) -> list[str]:
+        """Per node: accepted, walked past (its parent was visited) or unreached."""
+        accepted = set(self.path.tolist())
+        visited = accepted | {0}
+        return [
+            ACCEPTED if node in accepted else WALKED_PAST if int(parent) in visited else UNREACHED
+            for node, parent in enumerate(self.tree.parents, start=1)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able dict; :meth:`from_dict` reverses it."""
+        data: dict[str, Any] = {}
+        for name, value in self.__dict__.items():
+            if isinstance(value, DraftTree):
+                value = value.to_dict()
+            elif isinstance(value, np.ndarray):
+                value = value.tolist()
+            data[name] = value
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RoundRecord:
+        """Inverse of :meth:`to_dict`."""
+        data = dict(data)
+        data["tree"] = DraftTree.from_dict(data["tree"])
+        if data.get("supertree") is not None:
+            data["supertree"] = Supertree.from_dict(data["supertree"])
+        for name in ("target_tokens", "path", "candidates", "kept"):
+            if data.get(name) is not None:
+                data[name] = np.asarray(data[name], dtype=np.int64)
+        return cls(**data)
+
+
+def save_records(records: Iterable[RoundRecord], path: str | Path) -> None:
+    """Write one JSON object a line to ``path``, complete or not at all."""
+    path = Path(path)
+    lines = "".join(json.dumps(record.to_dict()) + "\n" for record in records)
+    write_atomically(path, lines)
+
+
+def load_records(path: str | Path) -> list[RoundRecord]:
+    """Records saved by :func:`save_records`; ValueError names a bad line."""
+    records = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            records.append(RoundRecord.from_dict(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} line {number} is not a round record: {error}.") from None
+    return records
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` under a temporary name beside ``path``, then replace: never half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""Tree settings, method names and the checks of every numeric argument, in one place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+METHODS = (
+    "ar",
+    "dflash",
+    "domino",
+    "ddtree",
+    "domino-ddtree",
+    "heap",
+    "dartree-fixed",
+    "dartree",
+)
+
+NORMALISERS = ("candidates", "vocabulary")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint, configuration or stack folder that cannot be used; the message says why."""
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Return ``value`` as an int, or raise ValueError unless it is an integer >= 1."""
+    if isinstance(value, bool) or not _is_integer(value) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+    return int(value)
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Return ``value`` as a float, or raise ValueError unless it is finite and >= 0."""
+    number = _as_float(value)
+    if number is None or not math.isfinite(number) or number < 0:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
+    return number
+
+
+def fraction(name: str, value: Any) -> float:
+    """Return ``value`` as a float, or raise ValueError unless 0 <= value <= 1."""
+    number = _as_float(value)
+    if number is None or not 0 <= number <= 1:
+        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}.")
+    return number
+
+
+def check_method(method: str) -> str:
+    """Return ``method`` if it is one of METHODS, else raise ValueError."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    return method
+
+
+def _is_integer(value: Any) -> bool:
+    try:
+        return float(value) == int(value) and not isinstance(value, (str, bytes))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _as_float(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, (bool, str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class TreeSettings:
+    """Settings of one draft tree (paper, section on experiments: W 12, K 64, B 64, beta -0.2).
+
+    width
+        W: nodes kept at each depth of the supertree.
+    candidates
+        K: tokens proposed at each depth, the K largest base logits of that depth.
+    budget
+        B: nodes of the verified draft tree; the root (anchor token) is not counted.
+    depth_penalty
+        Subtracted once per level from a node's path score before Top-B; equals -beta.
+    depth
+        Deepest level of the tree; None means every draft position of the drafter.
+    normalise
+        ``"candidates"``: conditionals sum to one over the K candidates (as the paper's code);
+        ``"vocabulary"``: over all V tokens.
+
+    Values above what a stack can give (K > V, B > supertree, depth > draft positions) are
+    legal and clamped where they are used. Raises ValueError for anything below its minimum.
+    """
+
+    width: int = 12
+    candidates: int = 64
+    budget: int = 64
+    depth_penalty: float = 0.2
+    depth: int | None = None
+    normalise: str = "candidates"
+
+    def __post_init__(self) -> None:
+        for name in ("width", "candidates", "budget"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        object.__setattr__(self, "depth_penalty", non_negative("depth_penalty", self.depth_penalty))
+        if self.depth is not None:
+            object.__setattr__(self, "depth", positive_int("depth", self.depth))
+        if self.normalise not in NORMALISERS:
+            raise ValueError(
+                f"normalise must be one of {', '.join(NORMALISERS)}, got {self.normalise!r}."
+            )
+
+    def clamped(self, drafts: int, vocabulary: int) -> TreeSettings:
+        """The values really used on a drafter with ``drafts`` positions and V ``vocabulary``."""
+        depth = drafts if self.depth is None else min(self.depth, drafts)
+        return TreeSettings(
+            width=self.width,
+            candidates=min(self.candidates, vocabulary),
+            budget=self.budget,
+            depth_penalty=self.depth_penalty,
+            depth=depth,
+            normalise=self.normalise,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dict of all fields, for JSON."""
+        return asdict(self)

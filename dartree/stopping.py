@@ -1,0 +1,67 @@
+"""When generation ends, and exactly where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dartree.stack import Stack
+
+
+class StopRule:
+    """Stop ids, stop strings and the length limit.
+
+    ``stop`` is None for the stop ids of the generation config, else a list of ids (int) and
+    strings; [] never stops. ``limit`` is the number of new tokens that may be generated;
+    ``limit_is_context`` tells whether the model's context set it.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        stop: Sequence[int | str] | None,
+        limit: int,
+        limit_is_context: bool = False,
+    ) -> None:
+        self._stack, self.limit = stack, limit
+        self._limit_reason = "context" if limit_is_context else "length"
+        entries = stack.stop_ids() if stop is None else list(stop)
+        self._ids = {e for e in entries if isinstance(e, int) and not isinstance(e, bool)}
+        self._strings = [e for e in entries if isinstance(e, str)]
+        if len(self._strings) + sum(isinstance(e, int) for e in entries) != len(entries):
+            raise ValueError(f"stop must hold ids and strings, got {entries!r}.")
+        if "" in self._strings:
+            raise ValueError("stop must not hold an empty string.")
+        if self._strings and stack.tokenizer is None:
+            raise ValueError(f"stop strings need a tokenizer; stack {stack.name!r} has none.")
+
+    def cut(self, before: list[int], tokens: list[int]) -> tuple[list[int], str | None]:
+        """The part of ``tokens`` to keep after ``before``, and why generation ends, if it does.
+
+        The token that stops is kept. A stop wins over the limit at the same token.
+        """
+        kept: list[int] = []
+        for token in tokens:
+            kept.append(token)
+            if token in self._ids or self._string_end(before + kept) is not None:
+                return kept, "stop"
+            if len(before) + len(kept) == self.limit:
+                return kept, self._limit_reason
+        return kept, None
+
+    def text(self, ids: list[int], reason: str | None) -> str:
+        """Text of ``ids`` without special tokens, ending with a stop string that ended it."""
+        text = self._stack.decode(ids)
+        if reason == "stop" and self._strings:
+            ends = [text.find(s) + len(s) for s in self._strings if s in text]
+            return text[: min(ends)] if ends else text
+        return text
+
+    def _string_end(self, ids: list[int]) -> int | None:
+        """Where the first stop string ends in the text of ``ids``; None where there is none."""
+        if not self._strings:
+            return None
+        # Every token holds at least one byte, so the tail covers any string ending here.
+        tail = ids[-(max(len(s.encode("utf-8")) for s in self._strings) + 4) :]
+        text = self._stack.decode(tail, skip_special=False)
+        ends = [text.find(s) + len(s) for s in self._strings if s in text]
+        return min(ends) if ends else None

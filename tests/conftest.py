@@ -1,0 +1,42 @@
+"""Shared fixtures: conformance cases, random tiny stacks and independent references."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import dartree
+from tests.reference import random_stack
+
+DATA = Path(__file__).parent / "data"
+CASES = ("dflash", "domino", "domino-shift", "dspark-vanilla")
+
+
+@pytest.fixture(scope="session", params=CASES)
+def case(request):
+    """(stack, expected tensors, name) of one conformance case, fp32."""
+    return load_case(request.param)
+
+
+def load_case(name: str):
+    folder = DATA / name
+    stack = dartree.load_stack(target=folder / "target", drafter=folder / "drafter")
+    return stack, load_file(folder / "expected.safetensors"), name
+
+
+@pytest.fixture(scope="session")
+def shift_stack():
+    """The stack of the `domino-shift` case (16-position style, with a head)."""
+    return load_case("domino-shift")[0]
+
+
+@pytest.fixture(scope="session")
+def tiny_pair():
+    """A random Domino stack in fp64: no argmax can flip by rounding."""
+    return random_stack(head="domino", dtype=torch.float64)
