@@ -231,6 +231,7 @@ def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.devi
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the other faults
         )
     except (OSError, ValueError, RuntimeError, SafetensorError, TypeError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
@@ -239,7 +240,7 @@ def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.devi
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
     faults = [
-        f"{label}: {', '.join(sorted(str(k) for k in info[key]))}"
+        f"{label}: {', '.join(sorted(_key_name(k) for k in info[key]))}"
         for label, key in (
             ("missing", "missing_keys"),
             ("unexpected", "unexpected_keys"),
@@ -250,3 +251,10 @@ def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.devi
     if faults:
         raise CheckpointError(f"{folder} does not match its config.json; {'; '.join(faults)}.")
     return model.requires_grad_(False).to(device).eval()
+
+
+def _key_name(entry: str | tuple) -> str:
+    """A key of transformers' loading report; misshapen ones come with both shapes."""
+    if isinstance(entry, str):
+        return entry
+    return f"{entry[0]} {list(entry[1])} instead of {list(entry[2])}"

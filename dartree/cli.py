@@ -93,9 +93,9 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help="print the version")
 
     def __call__(self, parser, *_):
-        from importlib.metadata import version
+        import dartree
 
-        print(f"dartree {version('dartree')}")
+        print(f"dartree {dartree.__version__}")
         parser.exit()
 
 

@@ -215,6 +215,7 @@ class Decoding:
                 out.seconds[name] += value
             yield record
 
+    @torch.inference_mode()
     def _round(self, anchor: int, clock: Clock) -> tuple[RoundRecord, int]:
         pairing, out = self._pairing, self.result
         target, past = pairing.target, self._cache.length
@@ -266,7 +267,7 @@ class Decoding:
         return kept
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def draft_block(pairing, context: DrafterCache, anchor: int) -> Block:
     """One drafter forward for ``anchor`` at the position after the absorbed context."""
     drafter, target = pairing.drafter, pairing.target

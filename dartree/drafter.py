@@ -259,7 +259,7 @@ class DrafterCache:
                 new[:, :, : self.length] = old[:, :, : self.length]
             store[:] = fresh
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def absorb(self, features: torch.Tensor) -> None:
         """Append target features [T, taps * H] of the next T committed positions."""
         count = features.shape[0]
@@ -276,7 +276,7 @@ class DrafterCache:
             self._values[i][:, :, self.length : end] = values
         self.length = end
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward_block(self, block_embeddings: torch.Tensor) -> torch.Tensor:
         """Hidden states [L, H] of one block [1, L, H] that starts right after the context."""
         x = block_embeddings.to(self.drafter.dtype)

@@ -220,7 +220,7 @@ class MarkovHead(nn.Module):
         last = self.markov_head.markov_w1(tokens)  # [R', r]
         return replace(state, rows=len(parents), hidden=hidden, last=last)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def confidence_logits(self, block: Block, draft_ids: torch.Tensor) -> torch.Tensor:
         """Logits [n] of the predicted overlap with the target, along ``draft_ids`` [>= n-1]."""
         proj = self.confidence_head.proj
@@ -231,7 +231,7 @@ class MarkovHead(nn.Module):
         return proj(x)[:, 0]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def corrected_logits(head: Head, block: Block, draft_ids: torch.Tensor) -> torch.Tensor:
     """Corrected logits [n, V] along one chain: row i given the anchor and ``draft_ids[:i]``."""
     state = head.start(block, None)

@@ -38,7 +38,7 @@ class Proposal:
     kept: np.ndarray | None = None
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def propose_dflash(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """The argmax of every marginal, one chain (DFlash)."""
     with clock.stage("expand"):
@@ -49,7 +49,7 @@ def propose_dflash(block: Block, head: Head, settings: TreeSettings, clock: Cloc
     return Proposal(tree)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Self-fed corrected chain (Domino): ids [D] and the corrected logits [D, V] along it."""
     state = head.start(block, None)
@@ -74,7 +74,7 @@ def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Cloc
     return Proposal(tree, head_calls=depth)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def best_first_on_rows(logits: torch.Tensor, budget: int) -> tuple[DraftTree, np.ndarray]:
     """DDTree's builder on logits [D, V] that every path of a depth shares."""
     candidates = top_candidates(logits, min(budget, logits.shape[1]))  # [D, min(B, V)]
@@ -106,7 +106,7 @@ def propose_domino_ddtree(
     return Proposal(tree, head_calls=depth, candidates=candidates)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """Best-first with one head call per expanded node: what depth-wise expansion replaces."""
     calls = 0

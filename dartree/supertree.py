@@ -39,7 +39,7 @@ def top_candidates(logits: torch.Tensor, count: int) -> torch.Tensor:
     return ids.gather(1, order)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def expand(
     block: Block, head: Head, settings: TreeSettings, quotas: Sequence[int] | None = None
 ) -> Expansion:

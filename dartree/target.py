@@ -175,7 +175,7 @@ class Target:
         """An empty cache with room for ``capacity`` rows."""
         return KVCache(self.config, capacity, self.dtype, self.device)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def prefill(self, cache: KVCache, ids: torch.Tensor) -> TargetOutput:
         """Run ``ids`` [T] causally and commit them; logits [1, V] of the last row only."""
         count = len(ids)
@@ -188,7 +188,7 @@ class Target:
         cache.commit(torch.arange(count, device=self.device))
         return output
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def verify(self, cache: KVCache, rows: TreeRows) -> TargetOutput:
         """ONE forward over the anchor and all nodes: logits [1 + N, V]; nothing is committed."""
         return self._forward(cache, rows.ids, rows.positions, rows.mask)

@@ -1,0 +1,195 @@
+"""Public formats: every key accounted for, every fault named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dartree
+from dartree.checkpoints import default_target_layers, parse_drafter_config
+from tests.conftest import DATA
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A writable copy of the `domino-shift` case."""
+    shutil.copytree(DATA / "domino-shift", tmp_path / "case")
+    return tmp_path / "case"
+
+
+def load(folder):
+    return dartree.load_stack(target=folder / "target", drafter=folder / "drafter")
+
+
+def change(path, **changes):
+    config = json.loads(path.read_text())
+    for key, value in changes.items():
+        inner = config["dflash_config"] if key in config.get("dflash_config", {}) else config
+        inner.pop(key, None)
+        if value is not None:
+            inner[key] = value
+    path.write_text(json.dumps(config))
+
+
+def rewrite(folder, part, edit):
+    path = folder / part / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("layers", "target", "want"),
+    [(5, 36, (1, 9, 17, 25, 33)), (5, 28, (1, 7, 13, 19, 25)), (5, 24, (1, 6, 11, 16, 21)),
+     (1, 36, (18,)), (2, 6, (1, 3))],
+)  # fmt: skip
+def test_default_target_layers(layers, target, want):
+    assert default_target_layers(layers, target) == want
+
+
+def test_config_variants_read_alike(folder):
+    raw = json.loads((folder / "drafter" / "config.json").read_text())
+    want = parse_drafter_config(raw)
+    inner = raw["dflash_config"]
+    inner["block_size"] = raw.pop("block_size")
+    inner["projector_type"] = "causal_v5"
+    raw["emb_dim"] = inner.pop("emb_dim")
+    raw["rope_parameters"] = {"rope_theta": raw.pop("rope_theta"), "rope_type": "default"}
+    assert parse_drafter_config(raw) == want
+    del inner["target_layer_ids"]
+    assert parse_drafter_config(raw).target_layer_ids == (1, 3)
+    del inner["pure_draft_prefix_len"]
+    assert parse_drafter_config(raw).pure_draft_prefix_len == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(projector_type="causal_v3"), "causal_v3"),
+        (dict(use_bias_gate=True), "use_bias_gate"),
+        (dict(mask_token_id=97), "mask_token_id 97"),
+        (dict(mask_token_id=None), "lacks 'mask_token_id'"),
+        (dict(block_size="eight"), "wrong type"),
+        (dict(block_size=0), "block_size 0"),
+        (dict(layer_types=["sliding_attention"]), "layer_types"),
+        (dict(hidden_act="gelu"), "gelu"),
+        (dict(hidden_size=None), "lacks 'hidden_size'"),
+        (dict(emb_dim=None), "lacks 'emb_dim'"),
+        (dict(rope_theta=10000.0), "rope_theta is 10000.0, the target's is 1000000.0"),
+        (dict(num_target_layers=8), "num_target_layers is 8"),
+    ],
+    ids=lambda v: str(v),
+)
+def test_bad_configs(folder, changes, words):
+    change(folder / "drafter" / "config.json", **changes)
+    with pytest.raises(dartree.CheckpointError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize("part", ["drafter", "target"])
+def test_every_missing_and_unexpected_key_is_named(folder, part):
+    def edit(tensors):
+        keys = sorted(k for k in tensors if "mlp" in k)
+        tensors["stray.one"] = tensors.pop(keys[0])
+        tensors["stray.two"] = tensors.pop(keys[1])
+        edit.gone = keys[:2]
+
+    rewrite(folder, part, edit)
+    with pytest.raises(dartree.CheckpointError) as caught:
+        load(folder)
+    for name in (*edit.gone, "stray.one", "stray.two"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "key"), [("drafter", "fc.weight"), ("target", "model.norm.weight")]
+)
+def test_wrong_shapes_are_named(folder, part, key):
+    rewrite(folder, part, lambda t: t.update({key: t[key][..., :-1].contiguous()}))
+    with pytest.raises(dartree.CheckpointError, match=key.replace(".", r"\.")):
+        load(folder)
+
+
+@pytest.mark.parametrize("part", ["drafter", "target"])
+@pytest.mark.parametrize("size", [0, 7, 100, 5000, -1])
+def test_truncated_weights(folder, part, size):
+    path = folder / part / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(dartree.CheckpointError, match="model.safetensors"):
+        load(folder)
+
+
+@pytest.mark.parametrize("part", ["drafter", "target"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_missing_files(folder, part, name):
+    (folder / part / name).unlink()
+    with pytest.raises(dartree.CheckpointError, match=name):
+        load(folder)
+
+
+@pytest.mark.parametrize("part", ["drafter", "target"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "\x00"])
+def test_broken_json(folder, part, text):
+    (folder / part / "config.json").write_text(text)
+    with pytest.raises(dartree.CheckpointError, match="config.json"):
+        load(folder)
+
+
+def test_another_model_type_is_refused(folder):
+    change(folder / "target" / "config.json", model_type="llama")
+    with pytest.raises(dartree.CheckpointError, match="llama"):
+        load(folder)
+
+
+def test_training_prefix_and_frozen_copies(folder):
+    """`logit_head.` is stripped; copies of the target's tables are dropped."""
+    want = load(folder)
+
+    def edit(tensors):
+        for key in [k for k in tensors if k.startswith(("prefix_gru", "embed_proj"))]:
+            tensors[f"logit_head.{key}"] = tensors.pop(key)
+        tensors["embed_tokens.weight"] = torch.zeros(97, 64)
+        tensors["lm_head.weight"] = torch.zeros(97, 64)
+
+    rewrite(folder, "drafter", edit)
+    ids = list(range(9))
+    got = dartree.draft(load(folder), ids)
+    assert torch.equal(got.base_logits, dartree.draft(want, ids).base_logits)
+
+
+def test_shards(folder):
+    """Weights split over two files with an index, as large checkpoints are."""
+    path = folder / "drafter" / "model.safetensors"
+    tensors = load_file(path)
+    keys = sorted(tensors)
+    weight_map = {}
+    for name, part in (("a.safetensors", keys[::2]), ("b.safetensors", keys[1::2])):
+        save_file({k: tensors[k] for k in part}, folder / "drafter" / name)
+        weight_map |= dict.fromkeys(part, name)
+    path.unlink()
+    index = folder / "drafter" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    stack = load(folder)
+    assert torch.equal(stack.drafter.fc.weight, tensors["fc.weight"])
+    (folder / "drafter" / "b.safetensors").unlink()
+    with pytest.raises(dartree.CheckpointError, match="b.safetensors"):
+        load(folder)
+
+
+def test_pickles_are_never_opened(folder):
+    path = folder / "drafter" / "model.safetensors"
+    torch.save(load_file(path), folder / "drafter" / "pytorch_model.bin")
+    path.unlink()
+    with pytest.raises(dartree.CheckpointError, match="safetensors only"):
+        load(folder)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_dtypes(folder, dtype):
+    stack = dartree.load_stack(target=folder / "target", drafter=folder / "drafter", dtype=dtype)
+    out = dartree.generate(stack, [3, 4, 5], max_new_tokens=9, stop=[])
+    assert out.dtype == dtype and out.new_tokens == 9

@@ -1,0 +1,151 @@
+"""The commands: one sentence and exit 2 for bad input, JSON alone with --json."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import dartree
+from dartree.cli import main
+from dartree.records import load_records
+from tests.conftest import DATA, load_case
+
+CASE = DATA / "domino-shift"
+STACK = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
+
+
+def run(capsys, *arguments):
+    """Exit status, stdout and stderr of one command."""
+    try:
+        status = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    out = capsys.readouterr()
+    return status, out.out, out.err
+
+
+def test_generate_json_is_one_object_and_nothing_else(capsys):
+    status, out, err = run(
+        capsys, "generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 20, "--json",
+        "--width", 500, "--candidates", 500, "--budget", 9, "--depth", 99,
+    )  # fmt: skip
+    assert status == 0 and err == ""
+    data = json.loads(out)
+    assert out.count("\n") == 1
+    want = {
+        "method", "stack", "drafter", "settings", "token_ids", "text", "prompt_tokens",
+        "new_tokens", "rounds", "accepted_per_round", "tau", "tau_per_prompt", "head_calls",
+        "verified_nodes", "seconds", "tokens_per_second", "stop_reason", "dtype", "device",
+        "threads", "seed",
+    }  # fmt: skip
+    assert want <= data.keys()
+    assert {k: data["settings"][k] for k in ("width", "candidates", "budget", "depth")} == {
+        "width": 500, "candidates": 97, "budget": 9, "depth": 8
+    }  # fmt: skip
+    stack = load_case("domino-shift")[0]
+    assert data["token_ids"] == dartree.generate(stack, [3, 4, 5], max_new_tokens=20).token_ids
+
+
+def test_text_streams_and_equals_no_stream(capsys):
+    arguments = ["generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 20]
+    _, streamed, note = run(capsys, *arguments)
+    _, whole, _ = run(capsys, *arguments, "--no-stream")
+    assert streamed == whole and "rounds, tau" in note
+
+
+def test_records_file(capsys, tmp_path):
+    path = tmp_path / "rounds.jsonl"
+    status, out, _ = run(
+        capsys, "generate", *STACK, "--ids", "3,4", "--max-new-tokens", 9, "--stop", 1000,
+        "--json", "--records", path,
+    )  # fmt: skip
+    assert status == 0
+    committed = [len(r.committed) for r in load_records(path)]
+    assert committed == json.loads(out)["accepted_per_round"]
+
+
+BAD = [
+    (["--method", "magic"], "method must be one of ar, dflash"),
+    (["--width", "0"], "width must be an integer of at least 1, got 0"),
+    (["--candidates", "-2"], "candidates must be"),
+    (["--budget", "1.5"], "budget must be an integer, got '1.5'"),
+    (["--max-new-tokens", "0"], "max_new_tokens must be"),
+    (["--max-new-tokens", "ten"], "max_new_tokens must be an integer, got 'ten'"),
+    (["--depth", "0"], "depth must be"),
+    (["--depth-penalty", "-0.1"], "depth_penalty must be"),
+    (["--depth-penalty", "nan"], "depth_penalty must be"),
+    (["--temperature", "-1"], "temperature must be"),
+    (["--temperature", "nan"], "temperature must be"),
+    (["--top-p", "2"], "top_p must be"),
+    (["--dtype", "int4"], "dtype must be one of"),
+    (["--records", "/nowhere/x.jsonl"], "records must be a file in an existing folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda v: str(v))
+def test_bad_settings(capsys, arguments, words):
+    status, out, err = run(capsys, "generate", *STACK, "--ids", "3,4", *arguments)
+    assert status == 2 and out == ""
+    assert words in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate"], "give a prompt"),
+        (["generate", "hello", "--ids", "1"], "give a prompt"),
+        (["generate", *STACK, "hello"], "no tokenizer"),
+        (["generate", *STACK, "--ids", "1,x"], "ids must be an integer, got 'x'"),
+        (["generate", *STACK, "--ids", "1,97"], "prompt ids must lie in 0..96, got 97"),
+        (["generate", *STACK, "--ids", ",".join(["1"] * 512)], "context of 512 tokens, got 512"),
+        (["generate", "hello", "--target", "x"], "together"),
+        (["generate", "hello", "--target", "./x", "--drafter", "./y"], "neither a folder"),
+        (["compare", *STACK, "--methods", "ar,none"], "method must be one of"),
+        (["compare", *STACK, "--limit", "0"], "limit must be"),
+        (["compare", *STACK, "--repeats", "x"], "repeats must be an integer"),
+        (["compare", *STACK, "--prompts", "/nowhere.jsonl"], "cannot be read"),
+    ],
+    ids=lambda v: str(v)[:60],
+)
+def test_bad_calls(capsys, arguments, words):
+    status, out, err = run(capsys, *arguments)
+    assert status == 2 and words in err and err.count("\n") == 1
+
+
+def test_unknown_stack(capsys):
+    status, _, err = run(capsys, "generate", "hello", "--stack", "giant")
+    assert status == 2 and "stack must be one of" in err and "'giant'" in err
+
+
+def test_compare_writes_its_json(capsys, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"id": "a", "domain": "d", "ids": [3, 4]}\n')
+    status, out, _ = run(
+        capsys, "compare", *STACK, "--prompts", prompts, "--methods", "dartree",
+        "--max-new-tokens", 9, "--json", tmp_path / "c.json",
+    )  # fmt: skip
+    assert status == 0 and "dartree" in out and "tokens/s" in out
+    data = json.loads((tmp_path / "c.json").read_text())
+    assert [e["method"] for e in data["methods"]] == ["ar", "dartree"]
+
+
+def test_compare_names_the_bad_line(capsys, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"id": "a", "domain": "d", "ids": [3]}\nnope\n')
+    status, _, err = run(capsys, "compare", *STACK, "--prompts", prompts)
+    assert status == 2 and "line 2" in err
+
+
+def test_version_and_module_entry():
+    out = subprocess.run(
+        [sys.executable, "-m", "dartree", "--version"], capture_output=True, text=True, check=True
+    )
+    assert out.stdout == f"dartree {dartree.__version__}\n"
+
+
+def test_doctor(capsys):
+    status, out, _ = run(capsys, "doctor")
+    assert status == 0 and "torch" in out and "bf16" in out and "MISSING" not in out

@@ -1,0 +1,102 @@
+"""The comparison: keys, definitions, prompts files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dartree
+from dartree.clock import STAGES
+from dartree.compare import compare, format_table, load_prompts
+from tests.reference import greedy, prompt, random_stack
+
+
+@pytest.fixture(scope="module")
+def result():
+    stack = random_stack()
+    rows = [{"id": f"p{i}", "domain": "d", "ids": prompt(5, i)} for i in range(3)]
+    settings = dartree.TreeSettings(width=4, candidates=6, budget=8)
+    out = compare(stack, rows, ["dartree", "dflash"], settings, max_new_tokens=12, repeats=2,
+                  stop=[])  # fmt: skip
+    return stack, rows, out
+
+
+def test_entries(result):
+    stack, rows, out = result
+    assert [e["method"] for e in out["methods"]] == ["ar", "dartree", "dflash"]
+    assert {"methods", "prompts", "machine", "versions"} <= out.keys()
+    for entry in out["methods"]:
+        assert entry["lossless"] is True
+        for ids, row in zip(entry["token_ids"], rows, strict=True):
+            assert ids == greedy(stack.target.model, row["ids"], 12)
+        assert entry["new_tokens"] == 36
+        flat = [a for per_prompt in entry["accepted_per_round"] for a in per_prompt]
+        assert sum(flat) + 3 == 36 and entry["rounds"] == len(flat)
+        assert entry["tau"] == pytest.approx(sum(flat) / len(flat))
+        means = [sum(a) / len(a) for a in entry["accepted_per_round"]]
+        assert entry["tau_per_prompt"] == pytest.approx(sum(means) / 3)
+        assert set(entry["seconds"]) == {"prefill", "total", *STAGES}
+        busy = entry["seconds"]["total"] - entry["seconds"]["prefill"]
+        assert entry["tokens_per_second"] == pytest.approx(33 / busy)
+        low, high = entry["tokens_per_second_range"]
+        assert low <= high
+    ar, tree, flash = out["methods"]
+    assert ar["tau"] == 1 and ar["speedup"] == 1 and ar["verified_nodes"] == 0
+    assert tree["settings"]["budget"] == 8 and tree["head_calls"] == 6 * tree["rounds"]
+    assert flash["settings"]["width"] is None and "without the head" in flash["drafter"]
+    json.dumps(out)
+
+
+def test_table_names_every_method_and_its_definitions(result):
+    text = format_table(result[2])
+    for words in ("ar", "dartree", "dflash", "pooled over prompts", "float32", "W 4, K 6, B 8"):
+        assert words in text.replace("float64", "float32")
+
+
+def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
+    """A planted fault in the walk must show in the table."""
+    stack, rows, _ = result
+    from dartree import acceptance, decode
+
+    def sloppy(tree, logits, chooser):
+        verdict = acceptance.walk(tree, logits, chooser)
+        if len(tree):
+            verdict.next_anchor = int(tree.tokens[0])
+        return verdict
+
+    monkeypatch.setattr(decode, "walk", sloppy)
+    out = compare(stack, rows, ["dartree"], max_new_tokens=12, stop=[])
+    assert out["methods"][1]["lossless"] is False and " NO " in format_table(out)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[]", "line 2 must be an object"),
+        ('{"id": "b", "prompt": "x"}', "line 2 must be an object"),
+        ('{"id": "b", "domain": "d"}', "line 2 must hold exactly one of"),
+        ('{"id": "b", "domain": "d", "prompt": ""}', "line 2 must hold exactly one of"),
+        ('{"id": "b", "domain": "d", "prompt": "x", "ids": [1]}', "line 2 must hold exactly one"),
+        ('{"id": "b", "domain": "d", "ids": "1"}', "line 2: 'ids' must be a list"),
+        ('{"id": "b", "domain": "d", "prompt": [1]}', "line 2: 'prompt' must be a str"),
+    ],
+)
+def test_bad_prompt_lines(tmp_path, line, words):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "a", "domain": "d", "prompt": "hi"}\n' + line + "\n")
+    with pytest.raises(ValueError, match=words):
+        load_prompts(path)
+
+
+def test_prompt_files(tmp_path):
+    path = tmp_path / "p.jsonl"
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_prompts(path)
+    path.write_text("\n\n")
+    with pytest.raises(ValueError, match="holds no prompts"):
+        load_prompts(path)
+    rows = [{"id": str(i), "domain": "ab"[i % 2], "prompt": "x"} for i in range(6)]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    assert [r["id"] for r in load_prompts(path, limit=2)] == ["0", "1", "2", "3"]

@@ -1,0 +1,101 @@
+"""Records: outcomes, reasons, saving."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import dartree
+from dartree.records import load_records, save_records, write_atomically
+from tests.reference import prompt, random_stack
+
+
+@pytest.fixture(scope="module")
+def records():
+    stack = random_stack()
+    settings = dartree.TreeSettings(width=5, candidates=7, budget=9)
+    return {
+        method: dartree.generate(
+            stack, prompt(6), method=method, settings=settings, max_new_tokens=25, stop=[]
+        ).records
+        for method in dartree.METHODS
+    }
+
+
+def test_a_record_tells_the_round_again(records):
+    for rounds in records.values():
+        for record in rounds:
+            node = 0
+            for accepted in record.path.tolist():
+                assert record.tree.parents[accepted - 1] == node
+                assert record.tree.tokens[accepted - 1] == record.target_tokens[node]
+                node = accepted
+            assert record.tree.child(node, int(record.target_tokens[node])) == 0
+
+
+def test_outcomes(records):
+    for rounds in records.values():
+        for record in rounds:
+            outcomes = record.outcomes()
+            visited = {0, *record.path.tolist()}
+            for node, outcome in enumerate(outcomes, start=1):
+                parent = int(record.tree.parents[node - 1])
+                want = "accepted" if node in visited else (
+                    "walked past" if parent in visited else "unreached"
+                )  # fmt: skip
+                assert outcome == want
+
+
+def test_reasons_by_search(records):
+    """The reason is looked up again from scratch in what was proposed, kept and cut."""
+    seen = set()
+    for method, rounds in records.items():
+        for record in rounds:
+            node = int(record.path[-1]) if len(record.path) else 0
+            depth, token = len(record.path), int(record.target_tokens[node])
+            if method == "ar":
+                assert record.missing is None
+                continue
+            seen.add(record.missing)
+            if depth == 6:
+                want = "block end"
+            elif record.candidates is None or token not in record.candidates[depth]:
+                want = "not proposed"
+            elif record.supertree is not None:
+                path = (*[int(record.tree.tokens[n - 1]) for n in record.path], token)
+                kept = path in record.supertree.path_tokens()
+                want = "cut by the budget" if kept else "cut at its depth"
+            else:
+                want = "parent not expanded" if node == len(record.tree) else "cut by the budget"
+            assert record.missing == want, method
+    assert {"not proposed", "cut by the budget"} <= seen
+
+
+def test_save_and_load(records, tmp_path):
+    rounds = records["dartree"]
+    save_records(rounds, tmp_path / "r.jsonl")
+    for ours, theirs in zip(rounds, load_records(tmp_path / "r.jsonl"), strict=True):
+        assert json.dumps(ours.to_dict()) == json.dumps(theirs.to_dict())
+        assert theirs.outcomes() == ours.outcomes()
+        np.testing.assert_array_equal(ours.kept, theirs.kept)
+    (tmp_path / "bad.jsonl").write_text('{"index": 1}\n')
+    with pytest.raises(ValueError, match="bad.jsonl line 1"):
+        load_records(tmp_path / "bad.jsonl")
+
+
+def test_kept_nodes_are_the_tree(records):
+    for record in records["dartree"]:
+        numbers = record.kept - 1
+        assert record.supertree.tokens[numbers].tolist() == record.tree.tokens.tolist()
+        assert len(record.tree) == min(9, len(record.supertree))
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "f.json"
+    path.write_text("old")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["f.json"]

@@ -1,0 +1,61 @@
+"""Stacks: names, prompts, pairings."""
+
+from __future__ import annotations
+
+import pytest
+
+import dartree
+from dartree.heads import NoCorrection
+from dartree.stack import data_dir
+from tests.reference import random_stack
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(name="huge"), "stack must be one of"),
+        (dict(target="x"), "together"),
+        (dict(name="tiny", target="x", drafter="y"), "not both"),
+        (dict(target="./nowhere", drafter="./nowhere"), "neither a folder nor a hub id"),
+        (dict(name="tiny", dtype="int3"), "dtype must be one of"),
+    ],
+)
+def test_bad_arguments(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        dartree.load_stack(**arguments)
+
+
+def test_a_stack_needs_its_data(monkeypatch, tmp_path):
+    monkeypatch.setenv("DARTREE_DATA", str(tmp_path))
+    with pytest.raises(dartree.CheckpointError, match="DARTREE_DATA"):
+        dartree.load_stack("tiny")
+
+
+def test_the_data_folder_does_not_depend_on_the_working_directory(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert (data_dir() / "prompts").is_dir()
+
+
+def test_labels_say_which_drafter_and_whether_the_head_is_used():
+    stack = random_stack(head="domino")
+    assert stack.pairing("ar").drafter is None
+    assert stack.pairing("dartree") is stack.main
+    marginals = stack.pairing("dflash")
+    assert isinstance(marginals.head, NoCorrection) and "without the head" in marginals.label
+    stack.marginal = random_stack(head="none").main
+    assert stack.pairing("ddtree") is stack.marginal
+    assert stack.pairing("domino-ddtree") is stack.main
+
+
+def test_methods_on_the_head_less_drafter_use_its_taps():
+    """Two drafters, one target: each gets features of its own layers."""
+    stack = random_stack(head="domino")
+    other = random_stack(head="none", seed=9, model=stack.target.model)
+    stack.marginal = other.main
+    ids = [5, 6, 7]
+    alone = dartree.generate(other, ids, method="ddtree", max_new_tokens=12, stop=[])
+    both = dartree.generate(stack, ids, method="ddtree", max_new_tokens=12, stop=[])
+    assert both.token_ids == alone.token_ids
+    assert [r.tree.path_tokens() for r in both.records] == [
+        r.tree.path_tokens() for r in alone.records
+    ]

@@ -1,0 +1,142 @@
+"""Expansion: against a naive beam, brute force, corners."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import dartree
+from dartree.clock import Clock
+from dartree.heads import corrected_logits
+from dartree.proposers import PROPOSERS
+from dartree.settings import TreeSettings
+from dartree.supertree import expand, fixed_quotas, top_candidates
+from tests.reference import VOCABULARY, prompt, random_stack
+
+
+def block_of(stack, seed=5):
+    return dartree.draft(stack, prompt(9, seed))
+
+
+def path_score(stack, block, path, candidates, full) -> float:
+    """Sum of log-softmax values along ``path``, every prefix run through the chain alone."""
+    chain = torch.tensor([*path, *[0] * block.drafts])[: block.drafts]
+    logits = corrected_logits(stack.head, block, chain)
+    total = 0.0
+    for depth, token in enumerate(path):
+        row = logits[depth] if full else logits[depth][candidates[depth]]
+        place = token if full else candidates[depth].tolist().index(token)
+        total += float(torch.log_softmax(row, -1)[place])
+    return total
+
+
+@pytest.mark.parametrize("head", ["domino", "markov", "none"])
+@pytest.mark.parametrize("normalise", ["candidates", "vocabulary"])
+def test_expansion_equals_a_naive_beam(head, normalise):
+    stack = random_stack(head=head)
+    block = block_of(stack)
+    settings = TreeSettings(width=4, candidates=5, budget=64, normalise=normalise)
+    grown = expand(block, stack.head, settings)
+    tree, candidates = grown.supertree, grown.candidates
+    full = normalise == "vocabulary"
+    assert grown.head_calls == block.drafts
+    beam = [()]
+    for depth in range(1, block.drafts + 1):
+        order = np.argsort(-block.base_logits[depth - 1].numpy(), kind="stable")[:5]
+        assert candidates[depth - 1].tolist() == order.tolist()
+        scored = {
+            (*path, int(t)): path_score(stack, block, (*path, int(t)), candidates, full)
+            for path in beam
+            for t in order
+        }
+        beam = sorted(scored, key=lambda p: -scored[p])[:4]
+        mine = [p for p in tree.path_tokens() if len(p) == depth]
+        assert mine == beam
+        scores = tree.scores[tree.depths == depth]
+        np.testing.assert_allclose(scores, [scored[p] for p in beam], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("width", "candidates", "depth"),
+    [(1, 1, None), (12, 1, None), (1, 64, None), (200, 3, 2), (5, 10**6, 3), (10**6, 2, 3)],
+)
+def test_corners(width, candidates, depth):
+    stack = random_stack()
+    block = block_of(stack)
+    settings = TreeSettings(width=width, candidates=candidates, depth=depth)
+    tree = expand(block, stack.head, settings).supertree
+    rows = 1
+    for level in range(1, (depth or block.drafts) + 1):
+        rows = min(width, rows * min(candidates, VOCABULARY))
+        assert (tree.depths == level).sum() == rows
+
+
+def test_width_one_with_the_whole_vocabulary_is_the_domino_chain():
+    stack = random_stack()
+    block = block_of(stack)
+    n = block.drafts
+    settings = TreeSettings(width=1, candidates=10**6, budget=n, depth_penalty=0.0)
+    ours = PROPOSERS["dartree"](block, stack.head, settings, Clock()).tree
+    chain = PROPOSERS["domino"](block, stack.head, settings, Clock()).tree
+    assert ours.tokens.tolist() == chain.tokens.tolist()
+    np.testing.assert_allclose(ours.scores, chain.scores, atol=1e-4)
+
+
+def test_a_wide_beam_contains_the_best_tree_of_all_paths():
+    """W = B loses nothing: DARTree is then the exact best-first tree (heap, brute force)."""
+    stack = random_stack(block_size=3)
+    block = block_of(stack)
+    budget = 9
+    settings = TreeSettings(width=budget, candidates=4, budget=budget, depth_penalty=0.1)
+    ours = PROPOSERS["dartree"](block, stack.head, settings, Clock()).tree
+    heap = PROPOSERS["heap"](block, stack.head, settings, Clock())
+    candidates = top_candidates(block.base_logits.float(), 4)
+    scores = {}
+    for length in range(1, 4):
+        for path in itertools.product(*(candidates[d].tolist() for d in range(length))):
+            scores[path] = path_score(stack, block, path, candidates, False) - 0.1 * length
+    best = sorted(scores, key=lambda p: -scores[p])[:budget]
+    assert set(ours.path_tokens()) == set(best) == set(heap.tree.path_tokens())
+
+
+def test_heap_calls_the_head_once_per_expanded_node():
+    stack = random_stack()
+    block = block_of(stack)
+    settings = TreeSettings(budget=7)
+    proposal = PROPOSERS["heap"](block, stack.head, settings, Clock())
+    tree = proposal.tree
+    # The root, and every popped node but the last, unless it lies at the last depth.
+    expanded = 1 + sum(int(d) < block.drafts for d in tree.depths[:-1])
+    assert proposal.head_calls == expanded
+
+
+@pytest.mark.parametrize(
+    ("budget", "depth", "want"),
+    [
+        (64, 16, [4] * 16),
+        (64, 15, [5] * 4 + [4] * 11),
+        (3, 16, [1, 1, 1]),
+        (1, 1, [1]),
+        (7, 2, [4, 3]),
+    ],
+)
+def test_fixed_quotas(budget, depth, want):
+    assert fixed_quotas(budget, depth) == want
+
+
+def test_fixed_spends_the_budget_without_pruning():
+    stack = random_stack()
+    block = block_of(stack)
+    for budget in (1, 3, 8, 20):
+        settings = TreeSettings(budget=budget, depth_penalty=5.0)
+        proposal = PROPOSERS["dartree-fixed"](block, stack.head, settings, Clock())
+        assert len(proposal.tree) == budget == len(proposal.supertree)
+        assert proposal.head_calls == min(budget, block.drafts)
+
+
+def test_equal_logits_keep_the_smaller_ids_first():
+    ids = top_candidates(torch.tensor([[0.0, 2.0, 2.0, 1.0, 2.0]]), 4)
+    assert ids.tolist() == [[1, 2, 4, 3]]
