@@ -102,7 +102,8 @@ class DominoHead(nn.Module):
 
     def attach(self, embedding: torch.Tensor) -> None:
         """Use the target's embedding table [V, H] for the GRU's inputs."""
-        self._embedding, self._table = embedding, None
+        self._embedding = embedding.detach()  # a Parameter would become one of this module's
+        self._table = None
 
     def chain_bias(self, hidden: torch.Tensor, token_embeddings: torch.Tensor) -> torch.Tensor:
         """Bias [A, n, V], row i from the state after ``token_embeddings`` [A, n, H] 0..i.

@@ -147,3 +147,11 @@ def test_confidence_reads_the_previous_token(with_markov):
         if with_markov:
             x = torch.cat([x, head.markov_head.markov_w1.weight[previous]])
         torch.testing.assert_close(got[i], proj(x)[0])
+
+
+def test_the_targets_embedding_is_not_a_weight_of_the_head():
+    head = random_stack(head="domino").head
+    assert set(head.state_dict()) == {
+        "prefix_gru.weight_ih_l0", "prefix_gru.weight_hh_l0",
+        "embed_proj.0.weight", "embed_proj.2.weight",
+    }  # fmt: skip

@@ -1,0 +1,164 @@
+"""The law of sampled text, exactly: all choices of the sampler are enumerated."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation import logits_process as lp
+
+import dartree
+from dartree import acceptance, decode
+from tests.table import table_stack
+
+PROMPT, COUNT = [1, 2, 0], 3
+SETTINGS = dartree.TreeSettings(width=3, candidates=3, budget=4, depth_penalty=0.1)
+FILTERS = {
+    "none": {},
+    "top_k": {"top_k": 2},
+    "top_p": {"top_p": 0.7},
+    "min_p": {"min_p": 0.3},
+    "all": {"top_k": 3, "top_p": 0.9, "min_p": 0.1},
+}
+
+
+class NeedsChoice(Exception):
+    """The script of draws is used up; ``p`` is the distribution of the next one."""
+
+    def __init__(self, p: torch.Tensor) -> None:
+        super().__init__()
+        self.p = p
+
+
+class Scripted(acceptance.Chooser):
+    """Draws what the script says and multiplies up how probable that was."""
+
+    script: list[int] = []
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.used = 0
+
+    def draw(self, row_logits: torch.Tensor) -> int:
+        p = self.probabilities(row_logits[None])[0]
+        if self.used == len(self.script):
+            raise NeedsChoice(p)
+        token = self.script[self.used]
+        self.used += 1
+        return token
+
+
+def law_of(stack, method, monkeypatch, temperature, filters) -> dict[tuple, float]:
+    """P(first three new tokens) under ``method``, over every sequence of draws."""
+    law: dict[tuple, float] = {}
+    monkeypatch.setattr(decode, "Chooser", Scripted)
+
+    def explore(script: list[int], weight: float) -> None:
+        Scripted.script = script
+        try:
+            out = dartree.generate(
+                stack, PROMPT, method=method, settings=SETTINGS, max_new_tokens=COUNT,
+                temperature=temperature, stop=[], **filters,
+            )  # fmt: skip
+        except NeedsChoice as choice:
+            for token, p in enumerate(choice.p.tolist()):
+                if p > 0:
+                    explore([*script, token], weight * p)
+            return
+        key = tuple(out.token_ids)
+        law[key] = law.get(key, 0.0) + weight
+
+    explore([], 1.0)
+    return law
+
+
+def target_law(stack, temperature, filters) -> dict[tuple, float]:
+    """The same from the table alone, with transformers' own warpers."""
+    warpers = [lp.TemperatureLogitsWarper(float(temperature))] if temperature != 1 else []
+    for name, kind in (("top_k", lp.TopKLogitsWarper), ("top_p", lp.TopPLogitsWarper),
+                       ("min_p", lp.MinPLogitsWarper)):  # fmt: skip
+        if name in filters:
+            warpers.append(kind(filters[name]))
+    law = {}
+    for tokens in itertools.product(range(4), repeat=COUNT):
+        history, weight = list(PROMPT), 1.0
+        for token in tokens:
+            scores = stack.target.table[history[-2], history[-1]][None]
+            for warper in warpers:
+                scores = warper(None, scores)
+            weight *= float(scores.softmax(-1)[0, token])
+            history.append(token)
+        law[tokens] = weight
+    return law
+
+
+def distance(ours: dict, theirs: dict) -> float:
+    return max(abs(ours.get(key, 0.0) - p) for key, p in theirs.items())
+
+
+@pytest.mark.parametrize("method", dartree.METHODS)
+@pytest.mark.parametrize("filters", FILTERS)
+def test_joint_law_of_three_tokens(method, filters, monkeypatch):
+    stack = table_stack()
+    ours = law_of(stack, method, monkeypatch, 0.8, FILTERS[filters])
+    assert sum(ours.values()) == pytest.approx(1.0, abs=1e-6)
+    assert distance(ours, target_law(stack, 0.8, FILTERS[filters])) < 1e-6
+
+
+def ratio_walk(tree, logits, chooser):
+    """The planted fault: a greedy draft accepted with the ratio p / q of two softmaxes.
+
+    q is the drafter's softmax of a token that was not sampled from it, so the rule is biased.
+    """
+    node, path = 0, []
+    choices = np.full(len(tree) + 1, -1)
+    while True:
+        children = np.flatnonzero(tree.parents == node) + 1
+        p = chooser.probabilities(logits[node][None])[0]
+        for child in children.tolist():
+            q = float(np.exp(tree.conditionals()[child - 1]))
+            accept = min(1.0, float(p[tree.tokens[child - 1]]) / q)
+            if chooser.draw(torch.tensor([accept, 1 - accept, 0, 0]).log()) == 0:
+                break
+        else:
+            token = chooser.draw(logits[node])
+            return acceptance.Verdict(np.asarray(path, dtype=np.int64), token, choices)
+        path.append(child)
+        node = child
+
+
+def test_a_softmax_ratio_is_caught(monkeypatch):
+    stack = table_stack()
+    monkeypatch.setattr(decode, "walk", ratio_walk)
+    ours = law_of(stack, "dartree", monkeypatch, 1.0, {})
+    assert sum(ours.values()) == pytest.approx(1.0, abs=1e-6)
+    assert distance(ours, target_law(stack, 1.0, {})) > 1e-3
+
+
+@pytest.mark.parametrize("method", dartree.METHODS)
+def test_near_zero_temperature_is_nearly_greedy(method):
+    stack = table_stack()
+    cold = dartree.generate(stack, PROMPT, method=method, settings=SETTINGS, max_new_tokens=20,
+                            temperature=1e-6, stop=[])  # fmt: skip
+    greedy = dartree.generate(stack, PROMPT, method="ar", max_new_tokens=20, stop=[])
+    assert cold.token_ids == greedy.token_ids
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["ar", "domino", "ddtree", "heap", "dartree"])
+def test_sampled_pairs_follow_the_law(method):
+    """50,000 seeded generations: chi-square of the first two tokens against the table."""
+    stack, draws = table_stack(), 50_000
+    counts: dict[tuple, int] = {}
+    for seed in range(draws):
+        out = dartree.generate(stack, PROMPT, method=method, settings=SETTINGS, seed=seed,
+                               max_new_tokens=2, temperature=1.0, stop=[])  # fmt: skip
+        key = tuple(out.token_ids)
+        counts[key] = counts.get(key, 0) + 1
+    law: dict[tuple, float] = {}
+    for tokens, p in target_law(stack, 1, {}).items():
+        law[tokens[:2]] = law.get(tokens[:2], 0.0) + p
+    chi = sum((counts.get(k, 0) - draws * p) ** 2 / (draws * p) for k, p in law.items())
+    assert chi < 37.7  # 15 degrees of freedom, p = 0.001
