@@ -225,17 +225,20 @@ def _generate(args: argparse.Namespace) -> int:
         stack, prompt, method=args.method, settings=_settings(args, stack),
         stop=_stops(args.stop), raw=args.raw, **_sampling(args),
     )  # fmt: skip
-    quiet = args.json or args.no_stream
-    for piece in stream_text(decoding):
-        if not quiet:
-            print(piece, end="", flush=True)
-    result = decoding.result
-    if args.records:
-        save_records(result.records, args.records)
+    result, quiet = decoding.result, args.json or args.no_stream
+    try:
+        for piece in stream_text(decoding):
+            if not quiet:
+                print(piece, end="", flush=True)
+    finally:  # an error or Ctrl-C loses nothing that was committed
+        if args.records:
+            save_records(result.records, args.records)
+        if args.json:
+            print(json.dumps(result.to_dict(), ensure_ascii=False))
+        else:
+            print(result.text if args.no_stream else "", flush=True)
     if args.json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
         return 0
-    print(result.text if args.no_stream else "")
     tau = "-" if result.tau is None else f"{result.tau:.2f}"
     print(
         f"[{result.method}: {result.new_tokens} tokens in {result.rounds} rounds, tau {tau}, "

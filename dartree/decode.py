@@ -38,6 +38,8 @@ class Generation:
 
     ``tau`` is the mean number of tokens committed per round (accepted drafts and the bonus
     token); None without rounds. ``seconds`` holds the stages, ``prefill`` and ``total``.
+    ``stop_reason`` is "stop", "length" (max_new_tokens), "context" (the model's limit), or
+    "unfinished" where an error, an interrupt or the caller ended it early.
     """
 
     method: str
@@ -53,7 +55,7 @@ class Generation:
     text: str = ""
     records: list[RoundRecord] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    stop_reason: str = "length"
+    stop_reason: str = "unfinished"
 
     @property
     def new_tokens(self) -> int:

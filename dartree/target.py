@@ -190,7 +190,13 @@ class Target:
 
     @torch.no_grad()
     def verify(self, cache: KVCache, rows: TreeRows) -> TargetOutput:
-        """ONE forward over the anchor and all nodes: logits [1 + N, V]; nothing is committed."""
+        """ONE forward over the anchor and all nodes: logits [1 + N, V]; nothing is committed.
+
+        Raises ValueError where the mask does not cover the cached rows and the tree's own.
+        """
+        want = (1, 1, len(rows.ids), cache.length + len(rows.ids))
+        if tuple(rows.mask.shape) != want:
+            raise ValueError(f"mask must have shape {want}, got {tuple(rows.mask.shape)}.")
         return self._forward(cache, rows.ids, rows.positions, rows.mask)
 
     def _additive(self, visible: torch.Tensor) -> torch.Tensor:

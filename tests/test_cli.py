@@ -139,6 +139,36 @@ def test_compare_names_the_bad_line(capsys, tmp_path):
     assert status == 2 and "line 2" in err
 
 
+@pytest.mark.parametrize("option", ["--json", "--no-stream", None])
+def test_an_interrupt_loses_nothing_that_was_committed(capsys, monkeypatch, tmp_path, option):
+    """Ctrl-C in round 3: clean message, valid JSON or text, complete records file."""
+    from dartree import decode
+
+    original, calls = decode.walk, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(decode, "walk", interrupted)
+    records = tmp_path / "r.jsonl"
+    status, out, err = run(
+        capsys, "generate", *STACK, "--ids", "3,4", "--max-new-tokens", 30, "--records", records,
+        *([option] if option else []),
+    )  # fmt: skip
+    assert status == 130 and err == "dartree: interrupted.\n"
+    assert len(load_records(records)) == 2
+    if option == "--json":
+        data = json.loads(out)
+        assert data["stop_reason"] == "unfinished" and data["rounds"] == 2
+        ids = data["token_ids"]
+    else:
+        ids = [int(word) for word in out.split()]
+    assert len(ids) == 1 + sum(len(r.committed) for r in load_records(records))
+
+
 def test_version_and_module_entry():
     out = subprocess.run(
         [sys.executable, "-m", "dartree", "--version"], capture_output=True, text=True, check=True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import dartree
 from dartree.settings import CheckpointError
 from dartree.target import Target, tree_rows
 from dartree.tree import DraftTree
@@ -126,6 +129,24 @@ def test_positions_and_mask_rows():
     assert rows.mask.shape == (1, 1, 4, 8)
     assert ((rows.mask[0, 0, :, 4:] == 0).numpy() == tree.ancestor_mask()).all()
     assert (rows.mask[..., :4] == 0).all()
+
+
+def test_a_mask_that_lacks_past_columns_is_refused():
+    target = Target(random_model())
+    cache, _ = fresh(target, prompt(4))
+    rows = tree_rows(target, DraftTree.empty(), 9, 3)
+    with pytest.raises(ValueError, match=r"mask must have shape \(1, 1, 1, 5\)"):
+        target.verify(cache, rows)
+
+
+def test_only_one_module_knows_how_a_cache_is_passed():
+    """A static check: names of transformers' cache calls occur in target.py alone."""
+    package = Path(dartree.__file__).parent
+    words = ("past_key_values", "DynamicCache", "key_cache", ".crop(", "get_seq_length")
+    users = {
+        path.name for path in package.rglob("*.py") if any(w in path.read_text() for w in words)
+    }
+    assert users == {"target.py"}
 
 
 def test_models_that_cannot_be_verified_are_refused():
