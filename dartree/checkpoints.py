@@ -52,81 +52,127 @@ def rope_theta_of(config: dict[str, Any]) -> float | None:
     return parameters.get("rope_theta", config.get("rope_theta"))
 
 
-def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> DrafterConfig:
-    """DrafterConfig from the JSON of any supported format; CheckpointError says what is wrong."""
-    nested = raw.get("dflash_config")
-    flat = not isinstance(nested, dict)
-    inner: dict[str, Any] = raw if flat else nested
+class _Fields:
+    """Typed reads of a drafter config whose head part may be nested; names what is wrong."""
 
-    def need(name: str) -> Any:
-        value = inner.get(name, raw.get(name))
+    def __init__(self, raw: dict[str, Any], source: str) -> None:
+        nested = raw.get("dflash_config")
+        if nested is not None and not isinstance(nested, dict):
+            raise CheckpointError(f"{source} has a dflash_config that is not an object.")
+        self.flat = nested is None
+        self._raw, self._inner, self._source = raw, raw if nested is None else nested, source
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of ``name``, nested first; ``default`` where it is absent or null."""
+        value = self._inner.get(name)
+        value = self._raw.get(name) if value is None else value
+        return default if value is None else value
+
+    def count(
+        self, name: str, default: int | None = None, least: int = 1, most: int = 2**24
+    ) -> int:
+        """An integer in least..most."""
+        value = self.get(name, default)
         if value is None:
-            raise CheckpointError(f"{source} lacks {name!r}.")
+            raise CheckpointError(f"{self._source} lacks {name!r}.")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise CheckpointError(
+                f"{self._source} has {name} {value!r}; an integer in {least}..{most} is needed."
+            )
         return value
 
-    for name in ("attention_bias", "use_bias_gate", "use_bias_norm", "use_sliding_window"):
-        if inner.get(name, raw.get(name)):
-            raise CheckpointError(f"{source} sets {name}, which is not supported.")
-    if any(kind != "full_attention" for kind in raw.get("layer_types") or []):
-        raise CheckpointError(f"{source} has layer_types other than full_attention.")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(f"{source} has hidden_act {raw['hidden_act']!r}; silu is supported.")
-    projector = inner.get("projector_type")
-    if projector not in _PROJECTORS:
-        raise CheckpointError(
-            f"{source} has projector_type {projector!r}; domino, causal_v5 and dspark are "
-            "supported."
-        )
-    head = _PROJECTORS[projector]
-    rank = int(inner.get("markov_rank") or 0)
+    def number(self, name: str, value: Any) -> float:
+        """``value`` as a finite float above 0."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+            raise CheckpointError(
+                f"{self._source} has {name} {value!r}; a number above 0 is needed."
+            )
+        return float(value)
+
+    def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """A non-empty list of integers."""
+        value = self.get(name, default)
+        plain = isinstance(value, (list, tuple)) and all(type(v) is int for v in value)
+        if not plain or not value:
+            raise CheckpointError(
+                f"{self._source} has {name} {value!r}; a list of integers is needed."
+            )
+        return tuple(value)
+
+
+def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> DrafterConfig:
+    """DrafterConfig from the JSON of any supported format; CheckpointError says what is wrong."""
+    fields = _Fields(raw, source)
+    _refuse_unsupported(fields, source)
+    head = _PROJECTORS[fields.get("projector_type")]
+    rank = fields.count("markov_rank", 0, least=0)
     if head != "domino" and rank:
         head = "markov"
-    layers, target_layers = int(need("num_hidden_layers")), int(need("num_target_layers"))
-    taps = inner.get("target_layer_ids") or default_target_layers(layers, target_layers)
-    emb_dim = int(inner.get("emb_dim") or raw.get("emb_dim") or 0)
-    if head == "domino" and not emb_dim:
-        raise CheckpointError(f"{source} lacks 'emb_dim'.")
-    heads = int(need("num_attention_heads"))
-    kind = inner.get("markov_head_type", "vanilla")
-    if kind not in ("vanilla", "gated", "rnn"):
-        raise CheckpointError(
-            f"{source} has markov_head_type {kind!r}; vanilla, gated and rnn are supported."
-        )
+    domino, markov = head == "domino", head == "markov"
+    layers = fields.count("num_hidden_layers", most=1000)
+    target_layers = fields.count("num_target_layers", most=1000)
+    heads = fields.count("num_attention_heads")
+    hidden = fields.count("hidden_size")
+    emb_dim = fields.count("emb_dim") if domino else 0
+    vocabulary = fields.count("vocab_size")
     try:
-        config = DrafterConfig(
-            hidden_size=int(need("hidden_size")),
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=int(raw.get("num_key_value_heads") or heads),
-            head_dim=int(raw.get("head_dim") or int(need("hidden_size")) // heads),
-            intermediate_size=int(need("intermediate_size")),
-            vocab_size=int(need("vocab_size")),
-            block_size=int(need("block_size")),
-            mask_token_id=int(need("mask_token_id")),
-            target_layer_ids=tuple(int(t) for t in taps),
-            num_target_layers=target_layers,
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope_theta_of(raw) or 1_000_000.0),
-            # Flat files are anchor-first always; nested ones say so.
-            shift_label=True if flat or head == "markov" else bool(inner.get("shift_label")),
-            head=head,
-            emb_dim=emb_dim,
-            gru_hidden_dim=int(inner.get("gru_hidden_dim") or emb_dim),
-            pure_draft_prefix_len=int(inner.get("pure_draft_prefix_len") or 0),
-            markov_rank=rank,
-            markov_head_type=kind,
-            enable_confidence_head=bool(inner.get("enable_confidence_head")),
-            confidence_head_with_markov=bool(inner.get("confidence_head_with_markov", True)),
-        )
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{source} has a value of the wrong type: {error}.") from None
+        theta = rope_theta_of(raw)
+    except AttributeError:
+        raise CheckpointError(f"{source} has rope_parameters that are not an object.") from None
+    config = DrafterConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=fields.count("num_key_value_heads", heads),
+        head_dim=fields.count("head_dim", hidden // heads, least=2),
+        intermediate_size=fields.count("intermediate_size"),
+        vocab_size=vocabulary,
+        block_size=fields.count("block_size", most=4096),
+        mask_token_id=fields.count("mask_token_id", least=0, most=vocabulary - 1),
+        target_layer_ids=fields.integers(
+            "target_layer_ids", default_target_layers(layers, target_layers)
+        ),
+        num_target_layers=target_layers,
+        rms_norm_eps=fields.number("rms_norm_eps", fields.get("rms_norm_eps", 1e-6)),
+        rope_theta=fields.number("rope_theta", 1_000_000.0 if theta is None else theta),
+        # Flat files are anchor-first always; nested ones say so.
+        shift_label=fields.flat or markov or bool(fields.get("shift_label", False)),
+        head=head,
+        emb_dim=emb_dim,
+        gru_hidden_dim=fields.count("gru_hidden_dim", emb_dim) if domino else 0,
+        pure_draft_prefix_len=fields.count("pure_draft_prefix_len", 0, least=0) if domino else 0,
+        markov_rank=rank if markov else 0,
+        markov_head_type=fields.get("markov_head_type", "vanilla"),
+        enable_confidence_head=bool(fields.get("enable_confidence_head", False)),
+        confidence_head_with_markov=bool(fields.get("confidence_head_with_markov", True)),
+    )
     if config.drafts < 1:
         raise CheckpointError(f"{source} has block_size {config.block_size}: no draft position.")
-    if not 0 <= config.mask_token_id < config.vocab_size:
+    if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
         raise CheckpointError(
-            f"{source} has mask_token_id {config.mask_token_id} outside 0..{config.vocab_size - 1}."
+            f"{source} has num_attention_heads {heads}, num_key_value_heads "
+            f"{config.num_key_value_heads} and head_dim {config.head_dim}, which do not fit."
         )
     return config
+
+
+def _refuse_unsupported(fields: _Fields, source: str) -> None:
+    """CheckpointError for whatever would silently change what the drafter computes."""
+    for name in ("attention_bias", "use_bias_gate", "use_bias_norm", "use_sliding_window"):
+        if fields.get(name):
+            raise CheckpointError(f"{source} sets {name}, which is not supported.")
+    allowed = {
+        "hidden_act": ("silu",),
+        "projector_type": tuple(k for k in _PROJECTORS if k),
+        "markov_head_type": ("vanilla", "gated", "rnn"),
+    }
+    for name, values in allowed.items():
+        value = fields.get(name, values[0] if name != "projector_type" else None)
+        if value is not None and value not in values:
+            raise CheckpointError(f"{source} has {name} {value!r}; supported: {', '.join(values)}.")
+    kinds = fields.get("layer_types", [])
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        raise CheckpointError(f"{source} has layer_types other than full_attention.")
 
 
 def weight_files(folder: Path) -> list[Path]:

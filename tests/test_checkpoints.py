@@ -71,9 +71,9 @@ def test_config_variants_read_alike(folder):
     [
         (dict(projector_type="causal_v3"), "causal_v3"),
         (dict(use_bias_gate=True), "use_bias_gate"),
-        (dict(mask_token_id=97), "mask_token_id 97"),
+        (dict(mask_token_id=97), "mask_token_id 97; an integer in 0..96"),
         (dict(mask_token_id=None), "lacks 'mask_token_id'"),
-        (dict(block_size="eight"), "wrong type"),
+        (dict(block_size="eight"), "block_size 'eight'; an integer"),
         (dict(block_size=0), "block_size 0"),
         (dict(layer_types=["sliding_attention"]), "layer_types"),
         (dict(hidden_act="gelu"), "gelu"),
