@@ -46,6 +46,7 @@ def random_stack(
     shift_label: bool = True,
     prefix: int = 1,
     markov_kind: str = "vanilla",
+    taps: tuple[int, ...] = (0, 2),
     model=None,
 ) -> Stack:
     """A random stack without tokenizer; drafter and target agree by chance only."""
@@ -61,7 +62,7 @@ def random_stack(
         vocab_size=model.config.vocab_size,
         block_size=block_size,
         mask_token_id=model.config.vocab_size - 1,
-        target_layer_ids=(0, 2),
+        target_layer_ids=taps,
         num_target_layers=model.config.num_hidden_layers,
         shift_label=shift_label,
         head=head,

@@ -21,6 +21,7 @@ METHODS = dartree.METHODS
     dict(head="domino"), dict(head="domino", shift_label=False, prefix=0), dict(head="none"),
     dict(head="markov", markov_kind="rnn"), dict(head="domino", attention="eager"),
     dict(head="domino", block_size=2), dict(head="domino", block_size=1),
+    dict(head="domino", taps=(-1, 1, 3)),
 ], ids=lambda v: "-".join(map(str, v.values())))  # fmt: skip
 def test_every_method_is_plain_greedy(variant):
     stack = random_stack(**variant)
