@@ -1,0 +1,64 @@
+"""`dartree train corpus | tokenizer | target | drafter`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from dartree.training import common
+
+STEPS = {
+    "corpus": "build the training text and the held-out prompts",
+    "tokenizer": "train the tokenizer on the corpus",
+    "target": "train the target model",
+    "drafter": "train the block drafter and its causal head",
+}
+
+
+class StepParser(argparse.ArgumentParser):
+    """A parser that loads its step's module when it is asked to parse, and not before.
+
+    So `dartree --version` and the other commands do not wait for what training imports.
+    """
+
+    def parse_known_args(self, args=None, namespace=None):
+        if not self.get_default("handler"):
+            module = importlib.import_module(f"dartree.training.{self.prog.split()[-1]}")
+            module.add_arguments(self)
+            self.set_defaults(handler=module.run)
+        return super().parse_known_args(args, namespace)
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Adds `train` with its four steps; each sets `handler` to a function of the arguments."""
+    text = "train a stack from nothing: corpus, tokenizer, target, drafter"
+    add_steps(subparsers.add_parser("train", help=text, description=text))
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Adds the four steps as sub-commands of `parser`."""
+    steps = parser.add_subparsers(
+        dest="step", required=True, metavar="STEP", parser_class=StepParser
+    )
+    for name, text in STEPS.items():
+        step = steps.add_parser(name, help=text, description=text)
+        step.add_argument("--preset", default="tiny", choices=common.PRESETS)
+        step.add_argument("--out", help="folder that holds the presets (default: build/train)")
+        step.add_argument("--seed", type=int, default=0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dartree train")
+    add_steps(parser)
+    args = parser.parse_args(argv)
+    try:
+        args.handler(args)
+    except ValueError as error:
+        print(f"dartree train: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Answers of the frozen target to training prompts: what the drafters learn from.
+
+A drafter must imitate its target, so it is trained on the target's own text, half of it greedy
+and half sampled. Only token ids are kept; features are recomputed in training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dartree.training.common import DOMAINS, read_jsonl, write_atomically
+from dartree.training.forward import BatchedTarget, answer
+
+SHARD = 126  # answers a shard: one batch, the same number of every domain
+LONGEST_PROMPT = 160  # tokens
+MAX_NEW_TOKENS = 160
+TEMPERATURES = (0.7, 1.0)  # a sampled answer's temperature is drawn from this range
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A prompt and the target's answer: ids [T], of which ids[prompt:] is the answer."""
+
+    ids: torch.Tensor
+    prompt: int
+    domain: str
+
+    @property
+    def supervised(self) -> torch.Tensor:
+        """[T] bool: the answer's tokens."""
+        return torch.arange(len(self.ids)) >= self.prompt
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 of the weights in ``folder``, which ties answers to the target that gave them."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def chat_prompts(rows: Iterator[dict], tokenizer, count: int, seed: int) -> list[tuple]:
+    """(domain, ids) of ``count`` prompts, the domains taking turns, each shuffled by ``seed``."""
+    by_domain: dict[str, list[str]] = {domain: [] for domain in DOMAINS}
+    for row in rows:
+        by_domain[row["domain"]].append(row["prompt"])
+    queues = []
+    for domain in DOMAINS:
+        texts = sorted(set(by_domain[domain]))
+        random.Random(f"{seed}/{domain}").shuffle(texts)
+        queues.append(_encoded(domain, texts, tokenizer))
+    chosen: list[tuple] = []
+    while len(chosen) < count and queues:
+        for queue in list(queues):
+            item = next(queue, None)
+            if item is None:
+                queues.remove(queue)
+            elif len(chosen) < count:
+                chosen.append(item)
+    return chosen
+
+
+def _encoded(domain: str, texts: list[str], tokenizer) -> Iterator[tuple]:
+    for text in texts:
+        ids = encode_chat(tokenizer, text)
+        if len(ids) <= LONGEST_PROMPT:
+            yield domain, ids
+
+
+def encode_chat(tokenizer, prompt: str) -> list[int]:
+    """Ids of one user turn up to where the answer starts, by the tokenizer's chat template."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+    )
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _make_shard(
+    target: BatchedTarget, prompts: list[tuple], index: int, seed: int, stops: set[int]
+) -> dict[str, np.ndarray]:
+    """Answers to one batch of prompts; a function of its arguments alone."""
+    rng = random.Random(f"{seed}/{index}")
+    turns = {domain: 0 for domain in DOMAINS}
+    heat = []
+    for domain, _ in prompts:  # every second prompt of a domain is answered by sampling
+        heat.append(rng.uniform(*TEMPERATURES) if turns[domain] % 2 else 0.0)
+        turns[domain] += 1
+    answers = answer(
+        target,
+        [ids for _, ids in prompts],
+        max_new_tokens=MAX_NEW_TOKENS,
+        stop_ids=stops,
+        temperatures=heat,
+        generator=torch.Generator().manual_seed(rng.getrandbits(62)),
+    )
+    texts = [ids + new for (_, ids), new in zip(prompts, answers, strict=True)]
+    return {
+        "tokens": np.concatenate([np.asarray(t, dtype=np.int32) for t in texts]),
+        "lengths": np.asarray([len(t) for t in texts], dtype=np.int32),
+        "prompts": np.asarray([len(ids) for _, ids in prompts], dtype=np.int32),
+        "domains": np.asarray([DOMAINS.index(d) for d, _ in prompts], dtype=np.int8),
+        "temperatures": np.asarray(heat, dtype=np.float32),
+    }
+
+
+def regenerate(
+    folder: Path, target: BatchedTarget, tokenizer, *, answers: int, seed: int, lanes: int
+) -> list[Path]:
+    """Shards with at least ``answers`` answers below ``folder/regenerated``; old ones are kept.
+
+    Each shard depends on its number and the seed alone and is written in one rename, so a run
+    that was killed goes on with the shards that are missing. ValueError if the shards there
+    were made by another target.
+    """
+    place = folder / "regenerated"
+    _check_source(place, {"target": fingerprint(folder / "target"), "seed": seed})
+    count = -(-answers // SHARD)
+    paths = [place / f"shard-{i:05d}.npz" for i in range(count)]
+    missing = [i for i, path in enumerate(paths) if not path.exists()]
+    if not missing:
+        return paths
+    prompts = chat_prompts(
+        read_jsonl(folder / "corpus" / "train.jsonl"), tokenizer, count * SHARD, seed
+    )
+    stops = {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+
+    def work(index: int) -> int:
+        torch.set_num_threads(1)  # of this lane: two lanes run side by side
+        batch = prompts[index * SHARD : (index + 1) * SHARD]
+        if not batch:
+            raise ValueError(f"answers is {answers}; the corpus has {len(prompts)} prompts")
+        data = _make_shard(target, batch, index, seed, stops)
+        _write(paths[index], data)
+        return int(data["lengths"].sum() - data["prompts"].sum())
+
+    _with_progress(work, missing, lanes)
+    return paths
+
+
+def _with_progress(work, missing: list[int], lanes: int) -> None:
+    from tqdm.auto import tqdm
+
+    start, tokens = time.monotonic(), 0
+    with ThreadPoolExecutor(lanes) as pool, tqdm(total=len(missing), unit="shard") as bar:
+        bar.set_description("answers")
+        for made in pool.map(work, missing):
+            tokens += made
+            bar.set_postfix_str(f"{tokens / (time.monotonic() - start):,.0f} tokens/s")
+            bar.update()
+
+
+def _check_source(place: Path, source: dict) -> None:
+    path = place / "source.json"
+    if path.exists():
+        if json.loads(path.read_text(encoding="utf-8")) != source:
+            raise ValueError(
+                f"{place} holds answers of another target or seed; remove that folder to "
+                "generate them again"
+            )
+        return
+    text = json.dumps(source) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _write(path: Path, data: dict[str, np.ndarray]) -> None:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # savez given a name would add a suffix
+            np.savez(file, **data)
+
+    write_atomically(path, write)
+
+
+def read_shards(paths: list[Path]) -> list[Sequence]:
+    """All sequences of ``paths``, in order; those without room for an anchor are left out."""
+    sequences = []
+    for path in paths:
+        with np.load(path) as data:
+            ends = np.cumsum(data["lengths"])
+            tokens, prompts, domains = data["tokens"], data["prompts"], data["domains"]
+        for end, prompt, domain, start in zip(
+            ends, prompts, domains, np.concatenate([[0], ends[:-1]]), strict=True
+        ):
+            if end - start - prompt >= 2:
+                ids = torch.from_numpy(tokens[start:end].astype(np.int64))
+                sequences.append(Sequence(ids, int(prompt), DOMAINS[domain]))
+    return sequences
