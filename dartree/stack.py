@@ -113,19 +113,11 @@ class Stack:
     def _encode_text(self, prompt: str | Sequence[dict[str, str]], raw: bool) -> list[int]:
         if self.tokenizer is None:
             raise ValueError(f"stack {self.name!r} has no tokenizer: give the prompt as ids.")
-        if isinstance(prompt, str):
-            if not prompt.strip():
-                raise ValueError("prompt must not be empty.")
-            try:
-                prompt.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"prompt must be valid Unicode, got a lone surrogate at character "
-                    f"{error.start}."
-                ) from None
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        for message in messages:
+            _check_message(message)
         text = prompt
         if not (raw and isinstance(prompt, str)):
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
             if self.tokenizer.chat_template:
                 # Drafters of this family are trained with thinking off.
                 text = self.tokenizer.apply_chat_template(
@@ -134,7 +126,8 @@ class Stack:
                 )  # fmt: skip
             else:
                 text = "\n".join(str(m["content"]) for m in messages)
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        # verbose=False: the length is checked where the context is known, in one sentence.
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def stop_ids(self) -> list[int]:
         """Stop ids of the target's generation config, in order, without duplicates."""
@@ -151,6 +144,22 @@ class Stack:
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
+
+
+def _check_message(message: Any) -> None:
+    if not isinstance(message, dict) or not all(
+        isinstance(message.get(name), str) for name in ("role", "content")
+    ):
+        raise ValueError(f"prompt messages must hold the texts role and content, got {message!r}.")
+    content = message["content"]
+    if not content.strip():
+        raise ValueError("prompt must not be empty.")
+    try:
+        content.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"prompt must be valid Unicode, got a lone surrogate at character {error.start}."
+        ) from None
 
 
 def load_stack(
