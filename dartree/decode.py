@@ -131,7 +131,10 @@ def used_settings(stack: Stack, method: str, settings: TreeSettings) -> dict[str
 
 
 class Decoding:
-    """One generation in progress: iterate it for the rounds, read ``result`` at any time."""
+    """One generation in progress: iterate it for the rounds, read ``result`` at any time.
+
+    A second loop over the same object goes on where the first one stopped.
+    """
 
     def __init__(
         self,
@@ -164,6 +167,7 @@ class Decoding:
             )
         self._stop = StopRule(stack, stop, min(max_new_tokens, room), room <= max_new_tokens - 1)
         self._clock, self._done = Clock(target.device), False
+        self._iterator = self._run()
         self.result = Generation(
             method=method,
             stack=stack.name,
@@ -179,6 +183,9 @@ class Decoding:
 
     def __iter__(self) -> Iterator[RoundRecord]:
         """Decode round by round. The first token, from the prefill, belongs to no round."""
+        return self._iterator
+
+    def _run(self) -> Iterator[RoundRecord]:
         try:
             yield from self._rounds()
         finally:  # also after an error, an interrupt or an abandoned loop

@@ -81,7 +81,7 @@ class Stack:
     def pairing(self, method: str) -> Pairing:
         """The pairing that ``method`` runs on, with a label that says which checkpoint it is."""
         if method == "ar":
-            return Pairing(self.main.target, None, NoCorrection(), "none")
+            return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
         if method not in MARGINAL_METHODS:
             return self.main
         if self.marginal is not None:

@@ -132,8 +132,13 @@ class Target:
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.tap_ids = tuple(tap_ids)
         self._taps: dict[int, torch.Tensor] = {}
+        self._recording = False
         for tap in sorted(set(self.tap_ids)):
             self._tapped_module(tap).register_forward_hook(self._hook(tap))
+
+    def without_taps(self) -> Target:
+        """The same model with no features recorded: all that plain decoding needs."""
+        return Target(self.model)
 
     def _tapped_module(self, tap: int) -> torch.nn.Module:
         body, count = self.model.model, self.config.num_hidden_layers
@@ -148,7 +153,8 @@ class Target:
 
     def _hook(self, tap: int):
         def keep(module, args, output) -> None:
-            self._taps[tap] = output[0] if isinstance(output, tuple) else output
+            if self._recording:  # other users of the same model leave nothing here
+                self._taps[tap] = output[0] if isinstance(output, tuple) else output
 
         return keep
 
@@ -204,21 +210,23 @@ class Target:
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[None, None]
 
     def _forward(self, cache, ids, positions, mask, last_only: bool = False) -> TargetOutput:
-        self._taps.clear()  # a stale feature must never pass for a fresh one
-        body = self.model.model(
-            input_ids=ids[None],
-            position_ids=positions[None],
-            # A mapping is handed to the layers as it is, in every supported release.
-            attention_mask={"full_attention": mask},
-            use_cache=True,
-            **{self._cache_name: cache},
-        )
+        self._recording = True
+        try:
+            body = self.model.model(
+                input_ids=ids[None],
+                position_ids=positions[None],
+                # A mapping is handed to the layers as it is, in every supported release.
+                attention_mask={"full_attention": mask},
+                use_cache=True,
+                **{self._cache_name: cache},
+            )
+            taps = [self._taps[t][0] for t in self.tap_ids]
+        finally:
+            self._recording = False
+            self._taps.clear()  # a stale feature must never pass for a fresh one
         hidden = body.last_hidden_state[0]  # [T, H]
         logits = self.model.lm_head(hidden[-1:] if last_only else hidden)
-        features = hidden.new_empty(len(ids), 0)
-        if self.tap_ids:
-            features = torch.cat([self._taps[t][0] for t in self.tap_ids], dim=-1)
-        self._taps.clear()
+        features = torch.cat(taps, dim=-1) if taps else hidden.new_empty(len(ids), 0)
         return TargetOutput(logits, features)
 
 

@@ -42,6 +42,9 @@ class TableTarget:
         )
         self.model = SimpleNamespace(generation_config=None)
 
+    def without_taps(self) -> TableTarget:
+        return self
+
     def new_cache(self, capacity: int) -> TableCache:
         return TableCache()
 

@@ -178,6 +178,16 @@ def test_requests_leave_nothing_behind():
     assert one.result.token_ids == first and two.result.token_ids == run(2)
 
 
+def test_a_second_loop_goes_on_where_the_first_stopped():
+    stack = random_stack()
+    want = dartree.generate(stack, prompt(9), max_new_tokens=15, stop=[])
+    decoding = dartree.Decoding(stack, prompt(9), max_new_tokens=15, stop=[])
+    first = next(iter(decoding))
+    rest = list(decoding)
+    assert first.index == 0 and len(rest) == want.rounds - 1
+    assert decoding.result.token_ids == want.token_ids and list(decoding) == []
+
+
 def test_a_list_of_prompts_gives_each_as_alone():
     stack = random_stack()
     prompts = [prompt(4, 1), prompt(9, 2)]

@@ -120,6 +120,17 @@ def test_taps_follow_the_index_plus_one_rule(attention):
             Target(model, (bad,))
 
 
+def test_features_are_recorded_in_our_own_forwards_only():
+    model = random_model()
+    target = Target(model, (0, 2))
+    with torch.no_grad():
+        model(torch.tensor([prompt(5)]))
+    assert target._taps == {}
+    fresh(target, prompt(5))
+    assert target._taps == {}
+    assert fresh(target.without_taps(), prompt(5))[1].features.shape == (5, 0)
+
+
 def test_positions_and_mask_rows():
     target = Target(random_model())
     tree = DraftTree([1, 2, 3], [0, 1, 0], [1, 2, 1], np.zeros(3))
