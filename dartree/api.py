@@ -14,7 +14,7 @@ from dartree import heads, supertree
 from dartree.decode import draft_block
 from dartree.drafter import Block, DrafterCache
 from dartree.proposers import best_first_on_rows
-from dartree.settings import TreeSettings, positive_int
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.target import tree_rows
 from dartree.tree import DraftTree, Supertree
@@ -50,7 +50,7 @@ def expand(stack: Stack, block: Block, settings: TreeSettings | None = None) -> 
 
 def ddtree(block: Block, budget: int) -> DraftTree:
     """Best-first tree of ``budget`` nodes on the marginals of ``block`` (DDTree)."""
-    return best_first_on_rows(block.base_logits.float(), positive_int("budget", budget))[0]
+    return best_first_on_rows(block.base_logits.float(), TreeSettings(budget=budget))[0]
 
 
 def verify(stack: Stack, ids: Sequence[int], tree: DraftTree) -> torch.Tensor:

@@ -21,6 +21,9 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"dartree: {_one_line(error)}", file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"dartree: {_one_line(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("dartree: interrupted.", file=sys.stderr)
         return 130
@@ -116,6 +119,7 @@ def _tree_arguments(parser: argparse.ArgumentParser) -> None:
     tree.add_argument("--depth-penalty", metavar="P", help="subtracted per level before Top-B")
     tree.add_argument("--depth", metavar="D", help="deepest level (default: all draft positions)")
     tree.add_argument("--normalise", help="candidates or vocabulary")
+    tree.add_argument("--score-temperature", metavar="T", help="divides head logits (default 1)")
 
 
 def _sampling_arguments(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
@@ -150,8 +154,9 @@ def _settings(args: argparse.Namespace, stack):
     for name in ("width", "candidates", "budget", "depth"):
         if getattr(args, name) is not None:
             given[name] = _integer(name, getattr(args, name))
-    if args.depth_penalty is not None:
-        given["depth_penalty"] = _float("depth_penalty", args.depth_penalty)
+    for name in ("depth_penalty", "score_temperature"):
+        if getattr(args, name) is not None:
+            given[name] = _float(name, getattr(args, name))
     if args.normalise is not None:
         given["normalise"] = args.normalise
     return replace(stack.settings, **given)

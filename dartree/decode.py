@@ -107,13 +107,12 @@ def used_settings(stack: Stack, method: str, settings: TreeSettings) -> dict[str
     """The settings that ``method`` really uses on ``stack``, after clamping; unused ones None."""
     pairing = stack.pairing(method)
     if pairing.drafter is None:
-        names = ("width", "candidates", "budget", "depth_penalty", "depth", "normalise")
-        return dict.fromkeys(names)
+        return dict.fromkeys(settings.to_dict())
     limits = settings.clamped(pairing.drafter.config.drafts, pairing.target.vocab_size)
     used = limits.to_dict()
     unused = {
-        "dflash": ("width", "candidates", "budget", "depth_penalty"),
-        "domino": ("width", "candidates", "budget", "depth_penalty"),
+        "dflash": ("width", "candidates", "budget", "depth_penalty", "score_temperature"),
+        "domino": ("width", "candidates", "budget", "depth_penalty", "score_temperature"),
         "ddtree": ("width", "depth_penalty"),
         "domino-ddtree": ("width", "depth_penalty"),
         "heap": ("width",),

@@ -17,7 +17,13 @@ from dartree.drafter import Block
 from dartree.heads import Head
 from dartree.pruning import grow_best_first, subtree, top_b_nodes
 from dartree.settings import TreeSettings
-from dartree.supertree import candidates_for_block, expand, fixed_quotas, top_candidates
+from dartree.supertree import (
+    candidates_for_block,
+    conditional_log_probs,
+    expand,
+    fixed_quotas,
+    top_candidates,
+)
 from dartree.tree import DraftTree, Supertree
 
 
@@ -75,10 +81,13 @@ def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Cloc
 
 
 @torch.no_grad()
-def best_first_on_rows(logits: torch.Tensor, budget: int) -> tuple[DraftTree, np.ndarray]:
-    """DDTree's builder on logits [D, V] that every path of a depth shares."""
+def best_first_on_rows(
+    logits: torch.Tensor, settings: TreeSettings
+) -> tuple[DraftTree, np.ndarray]:
+    """DDTree's builder on logits [D, V] that every path of a depth shares; penalty 0."""
+    budget = settings.budget
     candidates = top_candidates(logits, min(budget, logits.shape[1]))  # [D, min(B, V)]
-    logps = torch.log_softmax(logits, dim=-1).gather(1, candidates)
+    logps = conditional_log_probs(logits, settings).gather(1, candidates)
     ids, values = candidates.tolist(), logps.tolist()
 
     def children(depth: int, token: int, parent_state: None):
@@ -91,7 +100,7 @@ def propose_ddtree(block: Block, head: Head, settings: TreeSettings, clock: Cloc
     """Best-first tree on the marginals (DDTree, arXiv 2604.12989), vocabulary-normalised."""
     with clock.stage("expand"):
         depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
-        tree, candidates = best_first_on_rows(block.base_logits[:depth].float(), settings.budget)
+        tree, candidates = best_first_on_rows(block.base_logits[:depth].float(), settings)
     return Proposal(tree, candidates=candidates)
 
 
@@ -102,7 +111,7 @@ def propose_domino_ddtree(
     with clock.stage("expand"):
         depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
         _, logits = greedy_chain(block, head, depth)
-        tree, candidates = best_first_on_rows(logits, settings.budget)
+        tree, candidates = best_first_on_rows(logits, settings)
     return Proposal(tree, head_calls=depth, candidates=candidates)
 
 
@@ -126,7 +135,7 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
                 state = head.advance(parent_state, zero, candidates.new_tensor([token]))
             corrected, state = head.score(state, depth + 1)
             calls += 1
-            logps = torch.log_softmax(corrected[0], dim=-1).clamp_(max=0.0)
+            logps = conditional_log_probs(corrected, limits)[0]
             logps = logps[candidates[depth]] if full else logps
             values, order = logps.sort(descending=True, stable=True)
             return (candidates[depth][order].tolist(), values.tolist()), state

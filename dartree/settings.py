@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 METHODS = (
@@ -36,6 +36,14 @@ def non_negative(name: str, value: Any) -> float:
     number = _as_float(value)
     if number is None or not math.isfinite(number) or number < 0:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """Return ``value`` as a float, or raise ValueError unless it is finite and > 0."""
+    number = _as_float(value)
+    if number is None or not math.isfinite(number) or number <= 0:
+        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
     return number
 
 
@@ -85,6 +93,9 @@ class TreeSettings:
     normalise
         ``"candidates"``: conditionals sum to one over the K candidates (as the paper's code);
         ``"vocabulary"``: over all V tokens.
+    score_temperature
+        Head logits are divided by it before they are normalised; set to the sampling
+        temperature, the tree is built for what will be sampled. Any value is lossless.
 
     Values above what a stack can give (K > V, B > supertree, depth > draft positions) are
     legal and clamped where they are used. Raises ValueError for anything below its minimum.
@@ -96,11 +107,15 @@ class TreeSettings:
     depth_penalty: float = 0.2
     depth: int | None = None
     normalise: str = "candidates"
+    score_temperature: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("width", "candidates", "budget"):
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
         object.__setattr__(self, "depth_penalty", non_negative("depth_penalty", self.depth_penalty))
+        object.__setattr__(
+            self, "score_temperature", positive("score_temperature", self.score_temperature)
+        )
         if self.depth is not None:
             object.__setattr__(self, "depth", positive_int("depth", self.depth))
         if self.normalise not in NORMALISERS:
@@ -110,14 +125,10 @@ class TreeSettings:
 
     def clamped(self, drafts: int, vocabulary: int) -> TreeSettings:
         """The values really used on a drafter with ``drafts`` positions and V ``vocabulary``."""
-        depth = drafts if self.depth is None else min(self.depth, drafts)
-        return TreeSettings(
-            width=self.width,
+        return replace(
+            self,
             candidates=min(self.candidates, vocabulary),
-            budget=self.budget,
-            depth_penalty=self.depth_penalty,
-            depth=depth,
-            normalise=self.normalise,
+            depth=drafts if self.depth is None else min(self.depth, drafts),
         )
 
     def to_dict(self) -> dict[str, Any]:

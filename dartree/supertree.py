@@ -39,6 +39,13 @@ def top_candidates(logits: torch.Tensor, count: int) -> torch.Tensor:
     return ids.gather(1, order)
 
 
+def conditional_log_probs(logits: torch.Tensor, settings: TreeSettings) -> torch.Tensor:
+    """fp32 log-softmax of head logits [R, K] at the settings' score temperature, never above 0."""
+    if settings.score_temperature != 1:
+        logits = logits / settings.score_temperature
+    return torch.log_softmax(logits, dim=-1).clamp_(max=0.0)
+
+
 @torch.no_grad()
 def expand(
     block: Block, head: Head, settings: TreeSettings, quotas: Sequence[int] | None = None
@@ -60,7 +67,7 @@ def expand(
     tokens, parents, scores = [], [], []
     for depth, quota in enumerate(quotas, start=1):
         corrected, state = head.score(state, depth)  # [rows, K] or [rows, V]
-        conditionals = torch.log_softmax(corrected, dim=-1).clamp_(max=0.0)
+        conditionals = conditional_log_probs(corrected, limits)
         if full:
             conditionals = conditionals[:, candidates[depth - 1]]
         paths = (score[:, None] + conditionals).flatten()  # [rows * K]

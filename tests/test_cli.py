@@ -169,6 +169,68 @@ def test_an_interrupt_loses_nothing_that_was_committed(capsys, monkeypatch, tmp_
     assert len(ids) == 1 + sum(len(r.committed) for r in load_records(records))
 
 
+def write_prompts(folder):
+    path = folder / "p.jsonl"
+    path.write_text('{"id": "a", "domain": "d", "ids": [3, 4]}\n')
+    return path
+
+
+def test_an_interrupted_comparison_keeps_the_old_file(capsys, monkeypatch, tmp_path):
+    from dartree import compare
+
+    original, calls = compare.generate, []
+
+    def interrupted(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(compare, "generate", interrupted)
+    (tmp_path / "c.json").write_text("old")
+    status, out, err = run(
+        capsys, "compare", *STACK, "--prompts", write_prompts(tmp_path), "--methods", "dartree",
+        "--max-new-tokens", 9, "--json", tmp_path / "c.json",
+    )  # fmt: skip
+    assert status == 130 and out == "" and err.endswith("dartree: interrupted.\n")
+    assert (tmp_path / "c.json").read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.json", "p.jsonl"]
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_the_old_file(capsys, monkeypatch, tmp_path):
+    from pathlib import Path
+
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device", str(self))
+
+    prompts = write_prompts(tmp_path)
+    (tmp_path / "c.json").write_text("old")
+    monkeypatch.setattr(Path, "write_text", full)
+    status, out, err = run(
+        capsys, "compare", *STACK, "--prompts", prompts, "--methods", "dartree",
+        "--max-new-tokens", 4, "--json", tmp_path / "c.json",
+    )  # fmt: skip
+    assert status == 1 and "No space left on device" in err.splitlines()[-1]
+    assert "tokens/s" in out  # the table was printed before the file failed
+    assert (tmp_path / "c.json").read_text() == "old"
+
+
+def test_without_a_home_and_from_another_folder(tmp_path):
+    """HOME that does not exist, an empty environment, another working directory."""
+    import os
+
+    out = subprocess.run(
+        [sys.executable, "-m", "dartree", "generate", *STACK, "--ids", "3,4", "--json",
+         "--max-new-tokens", "4"],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path / "none"),
+             "PYTHONPATH": str(DATA.parent.parent)},
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    assert json.loads(out.stdout)["new_tokens"] == 4
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_version_and_module_entry():
     out = subprocess.run(
         [sys.executable, "-m", "dartree", "--version"], capture_output=True, text=True, check=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,6 +107,15 @@ def test_joint_law_of_three_tokens(method, filters, monkeypatch):
     ours = law_of(stack, method, monkeypatch, 0.8, FILTERS[filters])
     assert sum(ours.values()) == pytest.approx(1.0, abs=1e-6)
     assert distance(ours, target_law(stack, 0.8, FILTERS[filters])) < 1e-6
+
+
+@pytest.mark.parametrize("heat", [0.3, 2.0])
+def test_score_temperature_changes_the_tree_and_not_the_law(heat, monkeypatch):
+    stack = table_stack()
+    monkeypatch.setitem(globals(), "SETTINGS", replace(SETTINGS, score_temperature=heat))
+    assert (
+        distance(law_of(stack, "dartree", monkeypatch, 0.8, {}), target_law(stack, 0.8, {})) < 1e-6
+    )
 
 
 def ratio_walk(tree, logits, chooser):

@@ -20,6 +20,12 @@ def test_penalty(value):
         TreeSettings(depth_penalty=value)
 
 
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "1"])
+def test_score_temperature(value):
+    with pytest.raises(ValueError, match="score_temperature must be a finite number above 0"):
+        TreeSettings(score_temperature=value)
+
+
 def test_normaliser_and_method():
     with pytest.raises(ValueError, match="normalise must be one of candidates, vocabulary"):
         TreeSettings(normalise="none")

@@ -137,6 +137,21 @@ def test_fixed_spends_the_budget_without_pruning():
         assert proposal.head_calls == min(budget, block.drafts)
 
 
+@pytest.mark.parametrize("method", ["dartree", "heap", "ddtree", "domino-ddtree", "dartree-fixed"])
+def test_score_temperature_divides_the_logits(method):
+    """A stack whose logits are all doubled, at score temperature 2, grows the same tree."""
+    stack = random_stack()
+    settings = dict(width=4, candidates=6, budget=9)
+    block = block_of(stack)
+    want = PROPOSERS[method](block, stack.head, TreeSettings(**settings), Clock()).tree
+    block.base_logits = 2 * block.base_logits
+    stack.head.embed_proj[2].weight.data *= 2
+    hot = TreeSettings(**settings, score_temperature=2.0)
+    got = PROPOSERS[method](block, stack.head, hot, Clock()).tree
+    assert got.path_tokens() == want.path_tokens()
+    np.testing.assert_allclose(got.scores, want.scores, atol=1e-5)
+
+
 def test_equal_logits_keep_the_smaller_ids_first():
     ids = top_candidates(torch.tensor([[0.0, 2.0, 2.0, 1.0, 2.0]]), 4)
     assert ids.tolist() == [[1, 2, 4, 3]]
