@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dartree.settings import fraction, non_negative, positive_int
+from dartree.settings import fraction, integer, non_negative, positive_int
 from dartree.tree import DraftTree
 
 
@@ -61,7 +61,7 @@ class Chooser:
         self.temperature = non_negative("temperature", temperature)
         self.greedy = self.temperature == 0
         self._generator = torch.Generator(device=device)
-        self._generator.manual_seed(int(seed) & 0x7FFF_FFFF_FFFF_FFFF)
+        self._generator.manual_seed(integer("seed", seed) & 0x7FFF_FFFF_FFFF_FFFF)
         self._warpers = _warpers(top_k, top_p, min_p)
 
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:

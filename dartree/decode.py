@@ -304,7 +304,7 @@ def generate(stack: Stack, prompt, **options: Any):
 
 def is_batch(prompt) -> bool:
     """Whether ``prompt`` is a list of prompts: of texts, of id lists or of conversations."""
-    if isinstance(prompt, str) or len(prompt) == 0:
+    if not isinstance(prompt, (list, tuple)) or not prompt:
         return False
     first = prompt[0]
     return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, dict))

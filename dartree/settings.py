@@ -31,6 +31,13 @@ def positive_int(name: str, value: Any) -> int:
     return int(value)
 
 
+def integer(name: str, value: Any) -> int:
+    """Return ``value`` as an int, or raise ValueError unless it is an integer."""
+    if isinstance(value, bool) or not _is_integer(value):
+        raise ValueError(f"{name} must be an integer, got {value!r}.")
+    return int(value)
+
+
 def non_negative(name: str, value: Any) -> float:
     """Return ``value`` as a float, or raise ValueError unless it is finite and >= 0."""
     number = _as_float(value)

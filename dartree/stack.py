@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -98,10 +99,17 @@ class Stack:
         applied (thinking off) where the tokenizer has one. ``raw`` text and ids go in as they
         are. Raises ValueError for an empty prompt, unknown ids, or text without a tokenizer.
         """
-        if isinstance(prompt, str) or (len(prompt) and isinstance(prompt[0], dict)):
-            ids = self._encode_text(prompt, raw)
-        else:
-            ids = [int(i) for i in prompt]
+        try:
+            parts = prompt if isinstance(prompt, str) else list(prompt)
+            if isinstance(prompt, str) or (parts and isinstance(parts[0], dict)):
+                ids = None
+            else:
+                ids = [operator.index(i) for i in parts]
+        except TypeError:
+            raise ValueError(
+                f"prompt must be a text, token ids or messages, got {type(prompt).__name__}."
+            ) from None
+        ids = self._encode_text(parts, raw) if ids is None else ids
         if not ids:
             raise ValueError("prompt must not be empty.")
         vocabulary = self.target.vocab_size

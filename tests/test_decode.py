@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -229,6 +230,13 @@ def test_a_second_loop_goes_on_where_the_first_stopped():
     assert decoding.result.token_ids == want.token_ids and list(decoding) == []
 
 
+def test_ids_may_come_as_an_array():
+    stack, ids = random_stack(), prompt(5)
+    want = dartree.generate(stack, ids, max_new_tokens=8, stop=[]).token_ids
+    for kind in (tuple, torch.tensor, np.array):
+        assert dartree.generate(stack, kind(ids), max_new_tokens=8, stop=[]).token_ids == want
+
+
 def test_a_list_of_prompts_gives_each_as_alone():
     stack = random_stack()
     prompts = [prompt(4, 1), prompt(9, 2)]
@@ -287,7 +295,8 @@ def test_mask_ids_in_prompt_and_output_survive():
 @pytest.mark.parametrize(("options", "words"), [
     (dict(method="magic"), "method must be one of"), (dict(max_new_tokens=0), "max_new_tokens"),
     (dict(max_new_tokens=2.5), "max_new_tokens"), (dict(temperature=-1), "temperature"),
-    (dict(stop=[""]), "stop"), (dict(stop=[1.5]), "stop"), (dict(stop=["x"]), "tokenizer"),
+    (dict(seed="x"), "seed"),
+    (dict(seed=None), "seed"), (dict(stop=[""]), "stop"), (dict(stop=[1.5]), "stop"), (dict(stop=["x"]), "tokenizer"),
 ])  # fmt: skip
 def test_bad_arguments(options, words):
     with pytest.raises(ValueError, match=words):
@@ -296,7 +305,17 @@ def test_bad_arguments(options, words):
 
 @pytest.mark.parametrize(
     ("ids", "words"),
-    [([], "empty"), ([97], "0..96, got 97"), ([-1], "got -1"), ("text", "no tokenizer")],
+    [
+        ([], "empty"),
+        ([97], "0..96, got 97"),
+        ([-1], "got -1"),
+        ("text", "no tokenizer"),
+        (None, "got NoneType"),
+        (7, "got int"),
+        ([1.5], "ids"),
+        ([1, "a"], "ids"),
+        (torch.tensor([[1, 2]]), "got Tensor"),
+    ],  # fmt: skip
 )
 def test_bad_prompts(ids, words):
     with pytest.raises(ValueError, match=words):

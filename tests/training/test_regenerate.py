@@ -61,9 +61,7 @@ def test_greedy_rows_do_not_depend_on_sampled_neighbours(model):
 @pytest.mark.parametrize("taps", [(1, 2), (-1, 0, 3)])
 def test_features_follow_the_hidden_states_of_transformers(model, taps):
     target = BatchedTarget(model)
-    for prompt, (last, ours) in zip(
-        prompts(), states_of(target, prompts(), taps), strict=True
-    ):
+    for prompt, (last, ours) in zip(prompts(), states_of(target, prompts(), taps), strict=True):
         with torch.no_grad():
             states = model(torch.tensor([prompt]), output_hidden_states=True).hidden_states
         expected = torch.cat([states[t + 1][0] for t in taps], dim=-1)
