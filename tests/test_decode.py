@@ -296,7 +296,8 @@ def test_mask_ids_in_prompt_and_output_survive():
     (dict(method="magic"), "method must be one of"), (dict(max_new_tokens=0), "max_new_tokens"),
     (dict(max_new_tokens=2.5), "max_new_tokens"), (dict(temperature=-1), "temperature"),
     (dict(seed="x"), "seed"),
-    (dict(seed=None), "seed"), (dict(stop=[""]), "stop"), (dict(stop=[1.5]), "stop"), (dict(stop=["x"]), "tokenizer"),
+    (dict(seed=None), "seed"), (dict(stop=[""]), "stop"), (dict(stop=[1.5]), "stop"),
+    (dict(stop=["x"]), "tokenizer"),
 ])  # fmt: skip
 def test_bad_arguments(options, words):
     with pytest.raises(ValueError, match=words):

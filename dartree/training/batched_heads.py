@@ -105,7 +105,5 @@ def confidence_loss(
         overlap = torch.minimum(draft, target).sum(-1)  # [R]
     proj = head.confidence_head.proj
     inputs = hidden if proj.in_features == hidden.shape[1] else torch.cat([hidden, middle], -1)
-    each = F.binary_cross_entropy_with_logits(
-        proj(inputs)[:, 0].float(), overlap, reduction="none"
-    )
+    each = F.binary_cross_entropy_with_logits(proj(inputs)[:, 0].float(), overlap, reduction="none")
     return (each * weights).sum()

@@ -14,20 +14,37 @@ from dartree.training import common
 
 # head -> name of the run's folder, log and state
 NAMES = {"domino": "drafter", "none": "dflash", "markov": "dspark"}
+# Of a six-layer target the default rule (1 to L - 3) would read three layers; the fourth is the
+# last whose output is not yet the prediction itself.
 SHAPE = {
-    "tiny": {"layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 64, "intermediate": 768,
-             "emb_dim": 128, "gru": 256, "markov_rank": 128, "block": 16},
-}  # fmt: skip
+    "tiny": {
+        "taps": (1, 2, 3, 4),
+        "layers": 3,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 64,
+        "intermediate": 768,
+        "emb_dim": 128,
+        "gru": 256,
+        "markov_rank": 128,
+        "block": 16,
+    },
+}
 HELD_SKIP = 32  # the first held-out samples of a domain are the prompts that `compare` reports on
 
 
 def drafter_config(args: argparse.Namespace, target_config):
     """DrafterConfig for this target; with a head the labels are shifted, as in the public files."""
-    from dartree.checkpoints import default_target_layers, rope_theta_of
+    from dartree.checkpoints import rope_theta_of
     from dartree.drafter import DrafterConfig
 
     shape, count = SHAPE[args.preset], target_config.num_hidden_layers
-    taps = tuple(args.taps or ()) or default_target_layers(shape["layers"], count)
+    taps = tuple(args.taps or shape["taps"])
+    if not all(-1 <= tap < count for tap in taps):
+        raise ValueError(
+            f"taps is {list(taps)}; a target of {count} layers has the layers -1 (its embeddings) "
+            f"to {count - 1}"
+        )
     domino, markov = args.head == "domino", args.head == "markov"
     return DrafterConfig(
         hidden_size=target_config.hidden_size,
@@ -148,7 +165,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--head", choices=sorted(NAMES), default="domino",
         help="none: the head-less DFlash drafter; markov: DSpark's head")  # fmt: skip
-    add("--steps", type=int, help="length of the run (default 3000, or as --minutes allows)")
+    add("--steps", type=int, help="length of the run (default 2500, or as --minutes allows)")
     add("--minutes", type=float, help="end after this time, with the schedules run to their end")
     add("--answers", type=int, default=15_000, help="regenerated answers to train on")
     add("--answers-only", action="store_true", help="stop after the answers")
@@ -158,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--block", type=int, help="block size (default: the preset's)")
     add("--taps", type=int, nargs="+", metavar="ID", help="target layers whose output is read")
     add("--gamma", type=float, default=7.0, help="decay length of the position weights")
-    add("--learning-rate", type=float, default=1.5e-3, help="at the end of the warm-up")
+    add("--learning-rate", type=float, default=2e-3, help="at the end of the warm-up")
     add("--threads", type=int, help="lanes of one thread each (default: all cores)")
     add("--resume", action="store_true", help="go on from the last state")
     add("--save-seconds", type=float, default=60, help="time between two states")
@@ -204,9 +221,7 @@ def run(args: argparse.Namespace) -> None:
     model = load_target_model(folder / "target", torch.float32, "cpu")
     bf16 = common.bf16_on_cpu()
     target = BatchedTarget(model, torch.bfloat16 if bf16 else None)
-    paths = regenerate(
-        folder, target, tokenizer, answers=args.answers, seed=args.seed, lanes=lanes
-    )
+    paths = regenerate(folder, target, tokenizer, answers=args.answers, seed=args.seed, lanes=lanes)
     if args.answers_only:
         return
     trainer = Trainer(

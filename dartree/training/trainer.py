@@ -34,7 +34,7 @@ from dartree.training.regenerate import Sequence
 
 HALVES = 2
 PACK = 4  # sequences a graph: fewer casts of the weights, larger matrix products
-DEFAULT_STEPS = 3000
+DEFAULT_STEPS = 2500
 CONFIDENCE_STRIDE = 4  # every fourth row trains the confidence head
 WARMUP = 100  # steps, or a tenth of a shorter run
 

@@ -193,6 +193,7 @@ def test_bars():
     result = make_result()
     assert len(drawn(plots.draw_tau, (7, 4), result).patches) == len(METHODS)
     ax = drawn(plots.draw_speed, (7, 4), result)
+    assert len(ax.lines) == len(METHODS) and "whisker" in ax.get_xlabel()
     assert [label.get_text() for label in ax.get_yticklabels()] == list(METHODS)
     ax = drawn(plots.draw_tau_by_domain, (7, 4), result)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["arithmetic", "prose"]
@@ -206,7 +207,7 @@ def test_bars_of_a_single_domain_and_without_rounds():
         entry |= {"tau": None, "tokens_per_second": None, "tokens_per_second_range": None}
         entry["accepted_per_round"] = [[] for _ in result["prompts"]]
     for draw in (plots.draw_tau, plots.draw_speed, plots.draw_tau_by_domain):
-        drawn(draw, (7, 4), result)
+        assert "whisker" not in drawn(draw, (7, 4), result).get_xlabel()
 
 
 def test_domain_tau_by_hand():
