@@ -1,0 +1,30 @@
+"""Pictures of records and comparisons: pure functions from results and an Axes to the Axes."""
+
+from dartree.plots.bars import draw_speed, draw_tau, draw_tau_by_domain
+from dartree.plots.labels import plot_label, token_decoder, token_label
+from dartree.plots.rounds import draw_rounds, rounds_figsize, rounds_html
+from dartree.plots.save import figure_folder, save_figure, write_json
+from dartree.plots.style import METHOD_LOOKS, OUTCOME_LOOKS, method_look, use_style
+from dartree.plots.tree import draw_round, round_figsize, telling_round
+
+__all__ = [
+    "METHOD_LOOKS",
+    "OUTCOME_LOOKS",
+    "draw_round",
+    "draw_rounds",
+    "draw_speed",
+    "draw_tau",
+    "draw_tau_by_domain",
+    "figure_folder",
+    "method_look",
+    "plot_label",
+    "round_figsize",
+    "rounds_figsize",
+    "rounds_html",
+    "save_figure",
+    "telling_round",
+    "token_decoder",
+    "token_label",
+    "use_style",
+    "write_json",
+]

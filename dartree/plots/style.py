@@ -1,0 +1,87 @@
+"""One look for all figures: colours, markers and dashes per method and outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import matplotlib
+
+from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
+from dartree.settings import METHODS
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method or outcome is drawn: a colour, and other channels that say the same."""
+
+    color: str
+    marker: str = "o"
+    dash: str | tuple = "-"
+    hatch: str = ""
+
+
+# Okabe and Ito's colours as in seaborn's "colorblind": fixed per method across all figures. Plain
+# decoding is grey, methods on the marginals are blue, Domino's orange, the DARTree family green
+# and vermilion.
+METHOD_LOOKS: dict[str, Look] = {
+    "ar": Look("#949494", "x", (0, (1, 1)), "...."),
+    "dflash": Look("#56b4e9", "v", (0, (4, 1)), "////"),
+    "domino": Look("#de8f05", "^", (0, (4, 1)), "\\\\\\\\"),
+    "ddtree": Look("#0173b2", "s", "--", ""),
+    "domino-ddtree": Look("#ca9161", "D", "--", "xxxx"),
+    "heap": Look("#cc78bc", "P", "-.", "++++"),
+    "dartree-fixed": Look("#029e73", "X", "-.", "----"),
+    "dartree": Look("#d55e00", "o", "-", ""),
+}
+
+BONUS = "bonus"  # the target's own token that ends a round
+OUTCOME_LOOKS: dict[str, Look] = {
+    ACCEPTED: Look("#029e73", "o"),
+    WALKED_PAST: Look("#de8f05", "s"),
+    UNREACHED: Look("#9a9a9a", "D"),
+    BONUS: Look("#0173b2", ">"),
+}
+
+INK, SOFT, PAPER = "#222222", "#6b6b6b", "#ffffff"
+
+RC = {
+    "figure.dpi": 100,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#bbbbbb",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "dartree",
+}
+
+
+def use_style() -> None:
+    """Set matplotlib's defaults for this session to the look of the project."""
+    matplotlib.rcParams.update(RC)
+
+
+def method_look(method: str) -> Look:
+    """The fixed look of ``method``; ValueError for an unknown one."""
+    if method not in METHOD_LOOKS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    return METHOD_LOOKS[method]
+
+
+def tint(color: str, share: float) -> tuple[float, float, float]:
+    """``color`` mixed with white: share 1 is the colour itself, 0 is white."""
+    red, green, blue = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in (red, green, blue))
