@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -129,3 +130,14 @@ def test_descriptions_read_no_weights(tiny):
     parts = (tiny.drafter, tiny.head)
     assert sizes["drafter"] == sum(p.numel() for m in parts for p in m.state_dict().values())
     assert sum(part["bytes"] for part in row["parts"]) < 40 * 2**20
+
+
+def test_the_card_names_the_shipped_weights():
+    folder = data_dir() / "stacks" / "tiny"
+    card = (folder / "card.md").read_text(encoding="utf-8")
+    files = sorted(folder.rglob("*.safetensors"))
+    assert len(files) >= 2
+    for file in files:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        assert f"{digest}  {file.relative_to(folder).as_posix()}" in card
+        assert file.stat().st_size <= 15 * 2**20
