@@ -66,7 +66,9 @@ class Chooser:
 
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """fp32 distribution [R, V] that rows of ``logits`` [R, V] are drawn from (T > 0)."""
-        scores = logits.float() / self.temperature
+        # Shifted and in fp64 before the division: a tiny temperature must not overflow the best.
+        scores = logits.double() - logits.max(dim=-1, keepdim=True).values.double()
+        scores = (scores / self.temperature).float()
         for warper in self._warpers:
             scores = warper(None, scores)
         return torch.softmax(scores, dim=-1)

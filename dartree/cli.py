@@ -35,11 +35,13 @@ def _one_line(error: Exception) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; handlers import what they need when they run."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dartree", description="Learn, measure and extend tree-based speculative decoding."
     )
     parser.add_argument("--version", action=_Version)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        parser_class=_Parser, dest="command", required=True, metavar="COMMAND"
+    )
 
     generate = commands.add_parser("generate", help="generate text; streams while decoding")
     generate.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; '-' reads stdin")
@@ -89,6 +91,13 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="versions, threads, bf16, memory, what is missing")
     doctor.set_defaults(handler=_doctor)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """No abbreviated options: they would change their meaning when another option is added."""
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
 
 
 class _Version(argparse.Action):
@@ -211,6 +220,13 @@ def _prompt(args: argparse.Namespace):
     return sys.stdin.read() if args.prompt == "-" else args.prompt
 
 
+def _check_output(name: str, value: str | None) -> None:
+    """Refuse a path that could not be written, before any work is done for it."""
+    path = None if value is None else Path(value).resolve()
+    if path and (not value or path.is_dir() or not path.parent.is_dir()):
+        raise ValueError(f"{name} must be a file in an existing folder, got {value!r}.")
+
+
 def _stops(values: list[str] | None) -> list[int | str] | None:
     if values is None:
         return None
@@ -223,8 +239,7 @@ def _generate(args: argparse.Namespace) -> int:
     from dartree.decode import Decoding, stream_text
     from dartree.records import save_records
 
-    if args.records and not Path(args.records).resolve().parent.is_dir():
-        raise ValueError(f"records must be a file in an existing folder, got {args.records!r}.")
+    _check_output("records", args.records)
     stack = _load(args)
     decoding = Decoding(
         stack, prompt, method=args.method, settings=_settings(args, stack),
@@ -260,18 +275,19 @@ def _compare(args: argparse.Namespace) -> int:
     from dartree.settings import METHODS, positive_int
     from dartree.stack import data_dir
 
-    methods = args.methods.split(",") if args.methods else list(METHODS)
+    methods = list(METHODS)
+    if args.methods is not None:
+        methods = list(dict.fromkeys(m.strip() for m in args.methods.split(",")))
     _check_early(args, methods)
     limit = None
     if args.limit is not None:
         limit = positive_int("limit", _integer("limit", args.limit))
     repeats = positive_int("repeats", _integer("repeats", args.repeats))
-    files = (
-        [Path(args.prompts)] if args.prompts else sorted((data_dir() / "prompts").glob("*.jsonl"))
-    )
+    files = sorted((data_dir() / "prompts").glob("*.jsonl"))
+    if args.prompts is not None:
+        files = [Path(args.prompts)]
     prompts = [row for file in files for row in load_prompts(file, limit)]
-    if args.json and not Path(args.json).resolve().parent.is_dir():
-        raise ValueError(f"json must be a file in an existing folder, got {args.json!r}.")
+    _check_output("json", args.json)
     stack = _load(args)
     from tqdm import tqdm
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dartree.clock import STAGES
-from dartree.decode import Generation, generate
+from dartree.decode import Decoding, Generation, generate
 from dartree.settings import METHODS, TreeSettings, check_method, positive_int
 from dartree.stack import Stack
 
@@ -28,7 +28,7 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"prompts file {path} cannot be read: {error}.") from None
     rows, seen = [], {}
@@ -47,16 +47,19 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
 def _prompt_row(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}.") from None
-    if not isinstance(row, dict) or "id" not in row or "domain" not in row:
-        raise ValueError(f"{where} must be an object with 'id' and 'domain'.")
+    texts = isinstance(row, dict) and all(isinstance(row.get(n), str) for n in ("id", "domain"))
+    if not texts:
+        raise ValueError(f"{where} must be an object with the texts 'id' and 'domain'.")
     given = [name for name in PROMPT_FIELDS if row.get(name)]
     if len(given) != 1:
         raise ValueError(f"{where} must hold exactly one of {', '.join(PROMPT_FIELDS)}.")
     kind = str if given[0] == "prompt" else list
     if not isinstance(row[given[0]], kind):
         raise ValueError(f"{where}: {given[0]!r} must be a {kind.__name__}.")
+    if given[0] == "ids" and not all(type(i) is int for i in row["ids"]):
+        raise ValueError(f"{where}: 'ids' must be a list of integers.")
     return row
 
 
@@ -84,9 +87,14 @@ def compare(
     T = 0) says whether a method's ids equal those of `ar` on every prompt. Times of a method
     are sums over prompts of the median repeat.
     """
-    chosen = ["ar", *(check_method(m) for m in methods or METHODS if m != "ar")]
+    chosen = list(dict.fromkeys(["ar", *(check_method(m) for m in methods or METHODS)]))
     repeats = positive_int("repeats", repeats)
     options = {"settings": settings, "temperature": temperature, "seed": seed, **sampling}
+    for row in prompts:  # a bad prompt is found before the first one is run
+        try:
+            Decoding(stack, prompt_of(row), max_new_tokens=max_new_tokens, **options)
+        except ValueError as error:
+            raise ValueError(f"prompt {row['id']!r}: {error}") from None
     for method in chosen:
         generate(stack, prompt_of(prompts[0]), method=method, max_new_tokens=4, **options)
     runs: dict[str, list[list[Generation]]] = {m: [] for m in chosen}

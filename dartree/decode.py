@@ -17,7 +17,7 @@ from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
 from dartree.proposers import PROPOSERS, Proposal
 from dartree.records import RoundRecord, missing_reason
-from dartree.settings import TreeSettings, check_method, positive_int
+from dartree.settings import TreeSettings, check_method, check_settings, positive_int
 from dartree.stack import Prompt, Stack
 from dartree.stopping import StopRule
 from dartree.target import tree_rows
@@ -152,7 +152,7 @@ class Decoding:
         raw: bool = False,
     ) -> None:
         check_method(method)
-        self.settings = settings or stack.settings
+        self.settings = check_settings(stack.settings if settings is None else settings)
         max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
         self._pairing = pairing = stack.pairing(method)
         target = pairing.target

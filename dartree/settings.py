@@ -17,6 +17,9 @@ METHODS = (
     "dartree",
 )
 
+# Counts above this are typing errors, and would overflow where tensors are indexed.
+LARGEST = 2**31 - 1
+
 NORMALISERS = ("candidates", "vocabulary")
 
 
@@ -28,6 +31,8 @@ def positive_int(name: str, value: Any) -> int:
     """Return ``value`` as an int, or raise ValueError unless it is an integer >= 1."""
     if isinstance(value, bool) or not _is_integer(value) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+    if value > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST}, got {value!r}.")
     return int(value)
 
 
@@ -71,7 +76,9 @@ def check_method(method: str) -> str:
 
 def _is_integer(value: Any) -> bool:
     try:
-        return float(value) == int(value) and not isinstance(value, (str, bytes))
+        return isinstance(value, int) or (
+            float(value) == int(value) and not isinstance(value, (str, bytes))
+        )
     except (TypeError, ValueError, OverflowError):
         return False
 
@@ -141,3 +148,10 @@ class TreeSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain dict of all fields, for JSON."""
         return asdict(self)
+
+
+def check_settings(settings: Any) -> TreeSettings:
+    """Return ``settings`` if they are TreeSettings, else raise ValueError."""
+    if not isinstance(settings, TreeSettings):
+        raise ValueError(f"settings must be TreeSettings, got {type(settings).__name__}.")
+    return settings

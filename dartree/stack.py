@@ -100,6 +100,8 @@ class Stack:
         are. Raises ValueError for an empty prompt, unknown ids, or text without a tokenizer.
         """
         try:
+            if isinstance(prompt, bytes):
+                raise TypeError
             parts = prompt if isinstance(prompt, str) else list(prompt)
             if isinstance(prompt, str) or (parts and isinstance(parts[0], dict)):
                 ids = None
@@ -183,7 +185,7 @@ def load_stack(
     ``dtype``: fp32 on a CPU and bf16 on a GPU unless given. Raises ValueError for unknown names
     and CheckpointError for anything wrong with the files.
     """
-    where = torch.device(device or "cpu")
+    where = _device("cpu" if device is None else device)
     kind = _dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16)
     if (target is None) != (drafter is None):
         raise ValueError("target and drafter must be given together.")
@@ -268,6 +270,18 @@ def _local(source: str | Path) -> Path:
     except Exception as error:  # the hub client raises many kinds; one sentence serves all
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise CheckpointError(f"{source} is no folder and could not be fetched: {first}") from None
+
+
+def _device(value: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(value)
+        torch.empty(1, device=device).cpu()
+    except Exception as error:  # torch raises many kinds for devices that are not there
+        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ValueError(
+            f"device must be one that torch can use here, got {value!r}: {first}"
+        ) from None
+    return device
 
 
 def _dtype(value: torch.dtype | str | None) -> torch.dtype | None:

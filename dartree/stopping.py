@@ -24,6 +24,8 @@ class StopRule:
     ) -> None:
         self._stack, self.limit = stack, limit
         self._limit_reason = "context" if limit_is_context else "length"
+        if isinstance(stop, (str, int)):
+            raise ValueError(f"stop must be a list of ids and strings, got {stop!r}.")
         entries = stack.stop_ids() if stop is None else list(stop)
         self._ids = {e for e in entries if isinstance(e, int) and not isinstance(e, bool)}
         self._strings = [e for e in entries if isinstance(e, str)]
@@ -31,6 +33,11 @@ class StopRule:
             raise ValueError(f"stop must hold ids and strings, got {entries!r}.")
         if "" in self._strings:
             raise ValueError("stop must not hold an empty string.")
+        top = stack.target.vocab_size - 1
+        if stop is not None and any(not 0 <= i <= top for i in self._ids):
+            raise ValueError(f"stop ids must lie in 0..{top}, got {sorted(self._ids)}.")
+        if any(0xD800 <= ord(c) <= 0xDFFF for s in self._strings for c in s):
+            raise ValueError("stop strings must be valid Unicode, got a lone surrogate.")
         if self._strings and stack.tokenizer is None:
             raise ValueError(f"stop strings need a tokenizer; stack {stack.name!r} has none.")
 

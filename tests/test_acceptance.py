@@ -60,6 +60,15 @@ def test_probabilities_are_transformers_warpers():
     torch.testing.assert_close(chooser.probabilities(logits), scores.softmax(-1))
 
 
+@pytest.mark.parametrize("temperature", [1e-20, 1e-38, 1e-45, 1e-300, 5e-324])
+def test_a_tiny_temperature_is_greedy(temperature):
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)) - 7
+    p = Chooser(temperature=temperature).probabilities(logits)
+    assert torch.equal(p.argmax(-1), logits.argmax(-1)) and torch.equal(
+        p.max(-1).values, torch.ones(4)
+    )
+
+
 @pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf"), "hot"])
 def test_bad_temperature(temperature):
     with pytest.raises(ValueError, match="temperature"):

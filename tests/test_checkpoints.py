@@ -114,6 +114,22 @@ def test_wrong_shapes_are_named(folder, part, key):
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("vocab_size", "x"), ("hidden_size", 0), ("head_dim", 0), ("num_attention_heads", 0),
+     ("num_key_value_heads", 0), ("tie_word_embeddings", None), ("sliding_window", "x"),
+     ("num_hidden_layers", -1), ("layer_types", 3), ("rms_norm_eps", []), ("rope_theta", "x")],
+)  # fmt: skip
+def test_target_configs_of_the_wrong_kind(folder, key, value):
+    """One sentence, or a model: what transformers accepts it may accept."""
+    config = json.loads((folder / "target" / "config.json").read_text())
+    (folder / "target" / "config.json").write_text(json.dumps(config | {key: value}))
+    try:
+        load(folder)
+    except dartree.CheckpointError as error:
+        assert "target" in str(error) or "drafter" in str(error)
+
+
 @pytest.mark.parametrize("part", ["drafter", "target"])
 @pytest.mark.parametrize("size", [0, 7, 100, 5000, -1])
 def test_truncated_weights(folder, part, size):

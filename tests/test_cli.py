@@ -59,7 +59,7 @@ def test_text_streams_and_equals_no_stream(capsys):
 def test_records_file(capsys, tmp_path):
     path = tmp_path / "rounds.jsonl"
     status, out, _ = run(
-        capsys, "generate", *STACK, "--ids", "3,4", "--max-new-tokens", 9, "--stop", 1000,
+        capsys, "generate", *STACK, "--ids", "3,4", "--max-new-tokens", 9, "--stop", 96,
         "--json", "--records", path,
     )  # fmt: skip
     assert status == 0
@@ -82,6 +82,14 @@ BAD = [
     (["--top-p", "2"], "top_p must be"),
     (["--dtype", "int4"], "dtype must be one of"),
     (["--records", "/nowhere/x.jsonl"], "records must be a file in an existing folder"),
+    (["--records", "/"], "records must be a file in an existing folder, got '/'"),
+    (["--records", ""], "records must be a file"),
+    (["--width", "9" * 30], "width must be at most 2147483647"),
+    (["--device", "cuda:9"], "device must be one that torch can use here, got 'cuda:9'"),
+    (["--device", "foo"], "device must be one that torch can use here"),
+    (["--device", "meta"], "device must be one that torch can use here"),
+    (["--device", ""], "device must be one that torch can use here"),
+    (["--stop", "97"], "stop ids must lie in 0..96, got [97]"),
 ]
 
 
@@ -113,6 +121,28 @@ def test_bad_settings(capsys, arguments, words):
 def test_bad_calls(capsys, arguments, words):
     status, out, err = run(capsys, *arguments)
     assert status == 2 and words in err and err.count("\n") == 1
+
+
+def test_options_are_not_abbreviated(capsys):
+    status, _, err = run(capsys, "generate", *STACK, "--ids", "3", "--max", 4)
+    assert status == 2 and "unrecognized arguments: --max" in err
+
+
+def test_a_method_named_twice_runs_once(capsys, tmp_path):
+    status, out, _ = run(
+        capsys, "compare", *STACK, "--prompts", write_prompts(tmp_path), "--max-new-tokens", 4,
+        "--methods", "dartree, dartree,ar",
+    )  # fmt: skip
+    assert status == 0 and sum(line.startswith("dartree ") for line in out.splitlines()) == 1
+
+
+def test_a_bad_prompt_is_found_before_any_is_run(capsys, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(
+        '{"id": "a", "domain": "d", "ids": [3]}\n{"id": "b", "domain": "d", "ids": [97]}\n'
+    )
+    status, out, err = run(capsys, "compare", *STACK, "--prompts", prompts)
+    assert status == 2 and out == "" and "prompt 'b': prompt ids must lie in 0..96" in err
 
 
 def test_unknown_stack(capsys):

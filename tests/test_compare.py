@@ -80,6 +80,9 @@ def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
         ('{"id": "b", "domain": "d", "prompt": ""}', "line 2 must hold exactly one of"),
         ('{"id": "b", "domain": "d", "prompt": "x", "ids": [1]}', "line 2 must hold exactly one"),
         ('{"id": "b", "domain": "d", "ids": "1"}', "line 2: 'ids' must be a list"),
+        ('{"id": "b", "domain": "d", "ids": [true]}', "line 2: 'ids' must be a list of integers"),
+        ('{"id": [1], "domain": {"a": 1}, "prompt": "x"}', "line 2 must be an object with the"),
+        ("[" * 100_000, "line 2 is not JSON"),
         ('{"id": "b", "domain": "d", "prompt": [1]}', "line 2: 'prompt' must be a str"),
     ],
 )

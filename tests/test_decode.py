@@ -297,7 +297,9 @@ def test_mask_ids_in_prompt_and_output_survive():
     (dict(max_new_tokens=2.5), "max_new_tokens"), (dict(temperature=-1), "temperature"),
     (dict(seed="x"), "seed"),
     (dict(seed=None), "seed"), (dict(stop=[""]), "stop"), (dict(stop=[1.5]), "stop"),
-    (dict(stop=["x"]), "tokenizer"),
+    (dict(stop=["x"]), "tokenizer"), (dict(stop="is"), "stop must be a list"),
+    (dict(stop=3), "stop must be a list"), (dict(stop=[97]), "stop ids must lie in 0..96"),
+    (dict(settings={"width": 3}), "settings must be TreeSettings, got dict"),
 ])  # fmt: skip
 def test_bad_arguments(options, words):
     with pytest.raises(ValueError, match=words):
@@ -316,6 +318,7 @@ def test_bad_arguments(options, words):
         ([1.5], "ids"),
         ([1, "a"], "ids"),
         (torch.tensor([[1, 2]]), "got Tensor"),
+        (b"hi", "got bytes"),
     ],  # fmt: skip
 )
 def test_bad_prompts(ids, words):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.M | re.S)
 LINES = [line for kind, body in BLOCKS if kind == "" for line in body.splitlines() if line]
-COMMANDS = [line for line in LINES if line.startswith("dartree ")]
+COMMANDS = [line for line in LINES if re.match(r"dartree [a-z]", line)]
 LOCAL = [line for line in COMMANDS if "--target" not in line]
 
 
