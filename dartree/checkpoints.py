@@ -17,7 +17,7 @@ from torch import nn
 
 from dartree.drafter import DFlashDrafter, DrafterConfig
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
-from dartree.settings import CheckpointError
+from dartree.settings import CheckpointError, first_line
 
 # "causal_v5" is the older name of exactly the Domino head.
 _PROJECTORS = {None: "none", "domino": "domino", "causal_v5": "domino", "dspark": "markov"}
@@ -280,8 +280,9 @@ def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.devi
             ignore_mismatched_sizes=True,  # reported below, with the other faults
         )
     except Exception as error:  # configs of the wrong types raise many kinds; one sentence serves
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise CheckpointError(f"{folder} cannot be loaded as a Qwen3 target: {first}") from None
+        raise CheckpointError(
+            f"{folder} cannot be loaded as a Qwen3 target: {first_line(error)}"
+        ) from None
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()

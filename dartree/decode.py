@@ -18,7 +18,7 @@ from dartree.drafter import Block, DrafterCache
 from dartree.proposers import PROPOSERS, Proposal
 from dartree.records import RoundRecord, missing_reason
 from dartree.settings import TreeSettings, check_method, check_settings, positive_int
-from dartree.stack import Prompt, Stack
+from dartree.stack import Pairing, Prompt, Stack
 from dartree.stopping import StopRule
 from dartree.target import tree_rows
 from dartree.tree import DraftTree
@@ -103,9 +103,8 @@ class Generation:
         return {name: getattr(self, name) for name in names} | {"tau_per_prompt": self.tau}
 
 
-def used_settings(stack: Stack, method: str, settings: TreeSettings) -> dict[str, Any]:
-    """The settings that ``method`` really uses on ``stack``, after clamping; unused ones None."""
-    pairing = stack.pairing(method)
+def used_settings(pairing: Pairing, method: str, settings: TreeSettings) -> dict[str, Any]:
+    """The settings that ``method`` really uses on ``pairing``, after clamping; unused ones None."""
     if pairing.drafter is None:
         return dict.fromkeys(settings.to_dict())
     limits = settings.clamped(pairing.drafter.config.drafts, pairing.target.vocab_size)
@@ -171,7 +170,7 @@ class Decoding:
             method=method,
             stack=stack.name,
             drafter=pairing.label,
-            settings=used_settings(stack, method, self.settings),
+            settings=used_settings(pairing, method, self.settings),
             prompt_tokens=len(self._ids),
             dtype=str(target.dtype).removeprefix("torch."),
             device=str(target.device),
@@ -233,7 +232,7 @@ class Decoding:
             with clock.stage("draft"):
                 self._context.absorb(self._features)
                 block = draft_block(pairing, self._context, anchor)
-            depth_limit = self.settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+            depth_limit = block.limits(self.settings).depth
             proposal = PROPOSERS[out.method](block, pairing.head, self.settings, clock)
         with clock.stage("mask"):
             rows = tree_rows(target, proposal.tree, anchor, past)

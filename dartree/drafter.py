@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dartree.settings import TreeSettings
+
 
 @dataclass(frozen=True)
 class DrafterConfig:
@@ -72,6 +74,10 @@ class Block:
     def drafts(self) -> int:
         """n: draft positions of the block."""
         return self.hidden.shape[0]
+
+    def limits(self, settings: TreeSettings) -> TreeSettings:
+        """``settings`` clamped to what this block can give."""
+        return settings.clamped(self.drafts, self.base_logits.shape[1])
 
 
 class RMSNorm(nn.Module):

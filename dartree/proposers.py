@@ -48,7 +48,7 @@ class Proposal:
 def propose_dflash(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """The argmax of every marginal, one chain (DFlash)."""
     with clock.stage("expand"):
-        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        depth = block.limits(settings).depth
         logps = torch.log_softmax(block.base_logits[:depth].float(), dim=-1)  # [D, V]
         best, ids = logps.max(dim=-1)
         tree = DraftTree.chain(ids.cpu().numpy(), best.cumsum(0).cpu().numpy())
@@ -73,7 +73,7 @@ def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, to
 def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """The corrected greedy chain over the whole vocabulary; K plays no part."""
     with clock.stage("expand"):
-        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        depth = block.limits(settings).depth
         ids, logits = greedy_chain(block, head, depth)
         logps = torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]  # [D]
         tree = DraftTree.chain(ids.cpu().numpy(), logps.cumsum(0).cpu().numpy())
@@ -99,7 +99,7 @@ def best_first_on_rows(
 def propose_ddtree(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """Best-first tree on the marginals (DDTree, arXiv 2604.12989), vocabulary-normalised."""
     with clock.stage("expand"):
-        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        depth = block.limits(settings).depth
         tree, candidates = best_first_on_rows(block.base_logits[:depth].float(), settings)
     return Proposal(tree, candidates=candidates)
 
@@ -109,7 +109,7 @@ def propose_domino_ddtree(
 ) -> Proposal:
     """Corrected once along the greedy chain, then best-first as if that held for all paths."""
     with clock.stage("expand"):
-        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        depth = block.limits(settings).depth
         _, logits = greedy_chain(block, head, depth)
         tree, candidates = best_first_on_rows(logits, settings)
     return Proposal(tree, head_calls=depth, candidates=candidates)
@@ -120,7 +120,7 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
     """Best-first with one head call per expanded node: what depth-wise expansion replaces."""
     calls = 0
     with clock.stage("expand"):
-        limits = settings.clamped(block.drafts, block.base_logits.shape[1])
+        limits = block.limits(settings)
         candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
         full = limits.normalise == "vocabulary"
         root = head.start(block, None if full else candidates_for_block(candidates, block))
@@ -149,7 +149,7 @@ def propose_dartree_fixed(
 ) -> Proposal:
     """The budget spread over the depths, no pruning, no penalty: every node is verified."""
     with clock.stage("expand"):
-        depth = settings.clamped(block.drafts, block.base_logits.shape[1]).depth
+        depth = block.limits(settings).depth
         grown = expand(block, head, settings, fixed_quotas(settings.budget, depth))
     with clock.stage("prune"):
         nodes = np.arange(1, len(grown.supertree) + 1)

@@ -27,6 +27,12 @@ class CheckpointError(ValueError):
     """A checkpoint, configuration or stack folder that cannot be used; the message says why."""
 
 
+def first_line(error: Exception) -> str:
+    """First line of a library's error message, or its repr where it has no message."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else repr(error)
+
+
 def positive_int(name: str, value: Any) -> int:
     """Return ``value`` as an int, or raise ValueError unless it is an integer >= 1."""
     if isinstance(value, bool) or not _is_integer(value) or value < 1:

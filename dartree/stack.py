@@ -16,7 +16,7 @@ from dartree.checkpoints import load_drafter, load_target_model, read_json, rope
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.proposers import MARGINAL_METHODS
-from dartree.settings import CheckpointError, TreeSettings
+from dartree.settings import CheckpointError, TreeSettings, first_line
 from dartree.target import Target
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
@@ -251,8 +251,9 @@ def _tokenizer(folder: Path):
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # tokenizer files raise many kinds; one sentence serves all
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise CheckpointError(f"{folder} has an unreadable tokenizer: {first}") from None
+        raise CheckpointError(
+            f"{folder} has an unreadable tokenizer: {first_line(error)}"
+        ) from None
 
 
 def _local(source: str | Path) -> Path:
@@ -268,8 +269,9 @@ def _local(source: str | Path) -> Path:
         patterns = ["*.json", "*.safetensors", "merges.txt", "*.jinja"]
         return Path(snapshot_download(str(source), allow_patterns=patterns))
     except Exception as error:  # the hub client raises many kinds; one sentence serves all
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise CheckpointError(f"{source} is no folder and could not be fetched: {first}") from None
+        raise CheckpointError(
+            f"{source} is no folder and could not be fetched: {first_line(error)}"
+        ) from None
 
 
 def _device(value: torch.device | str) -> torch.device:
@@ -277,9 +279,8 @@ def _device(value: torch.device | str) -> torch.device:
         device = torch.device(value)
         torch.empty(1, device=device).cpu()
     except Exception as error:  # torch raises many kinds for devices that are not there
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ValueError(
-            f"device must be one that torch can use here, got {value!r}: {first}"
+            f"device must be one that torch can use here, got {value!r}: {first_line(error)}"
         ) from None
     return device
 

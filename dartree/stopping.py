@@ -58,10 +58,11 @@ class StopRule:
     def text(self, ids: list[int], reason: str | None) -> str:
         """Text of ``ids`` without special tokens, ending with a stop string that ended it."""
         text = self._stack.decode(ids)
-        if reason == "stop" and self._strings:
-            ends = [text.find(s) + len(s) for s in self._strings if s in text]
-            return text[: min(ends)] if ends else text
-        return text
+        return text[: self._end_in(text)] if reason == "stop" else text
+
+    def _end_in(self, text: str) -> int | None:
+        """Where the first stop string of ``text`` ends; None where there is none."""
+        return min((text.find(s) + len(s) for s in self._strings if s in text), default=None)
 
     def _string_end(self, ids: list[int]) -> int | None:
         """Where the first stop string ends in the text of ``ids``; None where there is none."""
@@ -69,6 +70,4 @@ class StopRule:
             return None
         # Every token holds at least one byte, so the tail covers any string ending here.
         tail = ids[-(max(len(s.encode("utf-8")) for s in self._strings) + 4) :]
-        text = self._stack.decode(tail, skip_special=False)
-        ends = [text.find(s) + len(s) for s in self._strings if s in text]
-        return min(ends) if ends else None
+        return self._end_in(self._stack.decode(tail, skip_special=False))

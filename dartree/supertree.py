@@ -56,7 +56,7 @@ def expand(
     A depth keeps what there is where rows * K is smaller. Scores are fp32 log-softmax values
     over the K candidates of the depth (or over the vocabulary, ``settings.normalise``).
     """
-    limits = settings.clamped(block.drafts, block.base_logits.shape[1])
+    limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
     logits = block.base_logits[: len(quotas)].float()
     candidates = top_candidates(logits, limits.candidates)  # [D, K]
