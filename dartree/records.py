@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,15 @@ def load_records(path: str | Path) -> list[RoundRecord]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` under a temporary name beside ``path``, then replace: never half a file."""
+    """Write ``text`` to ``path``, complete or not at all."""
+    replace_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
+    """Call ``write`` with a temporary name beside ``path``, then replace: never half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        write(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

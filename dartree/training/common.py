@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dartree.records import replace_with
+
 DOMAINS = ("arithmetic", "code", "prose")
 PRESETS = ("tiny",)
 
@@ -25,12 +27,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
     """Calls write(temporary path) and then gives the file its name: a kill leaves old or new."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_with(path, write)
 
 
 def replace_folder(path: str | Path, write: Callable[[Path], Any]) -> None:
