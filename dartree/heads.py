@@ -33,12 +33,15 @@ class HeadState:
         What the head computed once for this block; None where there is no correction.
     hidden [R, G]
         Per-row summary of the path; None for a head without one.
+    products [R, M + 3G]
+        What W1 and the GRU make of ``hidden``, in one product (Domino).
     """
 
     base: torch.Tensor
     rows: int
     plan: tuple[torch.Tensor, ...] | None = None
     hidden: torch.Tensor | None = None
+    products: torch.Tensor | None = None
     last: torch.Tensor | None = None  # [R, r] embedding of the last token (Markov)
 
 
@@ -99,11 +102,16 @@ class DominoHead(nn.Module):
         )
         self._embedding: torch.Tensor | None = None
         self._table: torch.Tensor | None = None
+        self._joint: torch.Tensor | None = None
 
     def attach(self, embedding: torch.Tensor) -> None:
-        """Use the target's embedding table [V, H] for the GRU's inputs."""
+        """Use the target's embedding table [V, H] for the GRU's inputs.
+
+        Tables made of the weights are kept from the first block on: call this again after
+        changing weights.
+        """
         self._embedding = embedding.detach()  # a Parameter would become one of this module's
-        self._table = None
+        self._table = self._joint = None
 
     def chain_bias(self, hidden: torch.Tensor, token_embeddings: torch.Tensor) -> torch.Tensor:
         """Bias [A, n, V], row i from the state after ``token_embeddings`` [A, n, H] 0..i.
@@ -119,9 +127,14 @@ class DominoHead(nn.Module):
         first, last = self.embed_proj[0].weight, self.embed_proj[2].weight
         z_part = F.linear(block.hidden.to(first.dtype), first[:, : self.hidden_size])  # [n, M]
         rows = last if candidates is None else last[candidates]  # [V, M] or [n, K, M]
-        zero = z_part.new_zeros(1, self.prefix_gru.hidden_size)
-        anchor = torch.tensor([block.anchor], device=zero.device)
-        state = HeadState(base_values(block, candidates), 1, plan=(z_part, rows), hidden=zero)
+        if self._joint is None:
+            # Both layers that read the state: one product a depth in place of two.
+            self._joint = torch.cat([first[:, self.hidden_size :], self.prefix_gru.weight_hh_l0])
+        hidden = z_part.new_zeros(1, self.prefix_gru.hidden_size)
+        products = z_part.new_zeros(1, len(self._joint))
+        plan = (z_part, rows)
+        state = HeadState(base_values(block, candidates), 1, plan, hidden, products)
+        anchor = torch.tensor([block.anchor], device=hidden.device)
         return self.advance(state, torch.zeros_like(anchor), anchor)
 
     def score(self, state: HeadState, depth: int) -> tuple[torch.Tensor, HeadState]:
@@ -129,21 +142,24 @@ class DominoHead(nn.Module):
         if depth <= self.prefix:
             return base.expand(state.rows, -1), state
         z_part, rows = state.plan
-        s_part = F.linear(state.hidden, self.embed_proj[0].weight[:, self.hidden_size :])
+        s_part = state.products[:, : z_part.shape[1]]  # [R, M] W1 s
         middle = F.silu(z_part[depth - 1] + s_part)  # [R, M]
-        bias = F.linear(middle, rows if rows.dim() == 2 else rows[depth - 1])  # [R, K]
-        return base + bias.float(), state
+        last = rows if rows.dim() == 2 else rows[depth - 1]  # [K, M]
+        if base.dtype == middle.dtype:
+            return torch.addmm(base, middle, last.t()), state  # [R, K]
+        return base + F.linear(middle, last).float(), state
 
     def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
-        previous = state.hidden[parents]  # [R', G]
-        gates_x = self._input_gates(tokens)  # [R', 3G], torch order: reset, update, new
-        gates_h = F.linear(previous, self.prefix_gru.weight_hh_l0)
-        reset_x, update_x, new_x = gates_x.chunk(3, dim=-1)
-        reset_h, update_h, new_h = gates_h.chunk(3, dim=-1)
-        reset, update = torch.sigmoid(reset_x + reset_h), torch.sigmoid(update_x + update_h)
-        new = torch.tanh(new_x + reset * new_h)
-        hidden = new + update * (previous - new)  # (1 - update) * new + update * previous
-        return replace(state, rows=len(parents), hidden=hidden)
+        size = state.hidden.shape[1]
+        previous = state.hidden.index_select(0, parents)  # [R', G]
+        from_state = state.products.index_select(0, parents)[:, -3 * size :]  # [R', 3G]
+        from_token = self._input_gates(tokens)  # [R', 3G], torch order: reset, update, new
+        gates = torch.sigmoid(from_state[:, : 2 * size] + from_token[:, : 2 * size])
+        reset, update = gates[:, :size], gates[:, size:]
+        new = torch.tanh(torch.addcmul(from_token[:, 2 * size :], reset, from_state[:, 2 * size :]))
+        hidden = torch.lerp(new, previous, update)  # (1 - update) * new + update * previous
+        products = F.linear(hidden, self._joint)  # [R', M + 3G]
+        return replace(state, rows=len(parents), hidden=hidden, products=products)
 
     def _input_gates(self, tokens: torch.Tensor) -> torch.Tensor:
         weight = self.prefix_gru.weight_ih_l0
@@ -154,7 +170,7 @@ class DominoHead(nn.Module):
             # The input half of the GRU depends on the token alone: one gather per step.
             self._table = F.linear(self._embedding.to(weight.dtype), weight)  # [V, 3G]
         if self._table is not None:
-            return self._table[tokens]
+            return self._table.index_select(0, tokens)
         return F.linear(self._embedding[tokens].to(weight.dtype), weight)
 
 

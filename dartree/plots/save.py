@@ -115,13 +115,14 @@ def _sidecar(name, parameters, notebook, stack, data, measured, files) -> dict[s
 
 def _stack_facts(stack: Any) -> dict[str, Any]:
     if stack is None:
-        return {"stack": None, "drafter": None, "dtype": None, "device": None}
-    target = stack.target
+        return dict.fromkeys(("stack", "drafter", "dtype", "device", "thinking"))
+    target, template = stack.target, getattr(stack.tokenizer, "chat_template", None)
     return {
         "stack": stack.name,
         "drafter": stack.main.label,
         "dtype": str(target.dtype).removeprefix("torch."),
         "device": str(target.device),
+        "thinking": "off" if template else None,  # Stack.encode never turns it on
     }
 
 

@@ -1,8 +1,8 @@
 """Worked word problems, made from templates.
 
 A problem is an opening (somebody comes to have a number of things, of money, of minutes ...) and
-one to three changes to that number.  Every step is written out as `expression = value`, and the
-last line is "The answer is N.", so a test can evaluate the text it finds.
+up to five changes to that number, two to six steps in all.  Every step is written out as
+`expression = value`, and the last line is "The answer is N.", so a test can evaluate the text.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ MIDDLE = {"items": (_give, _lose, _gain, _double), "dollars": (_spend, _earn, _s
           "other": (_further, _twice)}  # fmt: skip
 LAST = {"items": (_give, _lose, _gain, _double, _share, _price), "dollars": (_spend, _earn, _share),
         "other": (_further, _remaining, _twice)}  # fmt: skip
+MOST_STEPS = 6
 INTRODUCTIONS = ("", "", "", "Let us work step by step. ", "We go step by step. ")
 
 
@@ -147,8 +148,9 @@ def problem(rng: random.Random) -> tuple[str, str]:
     p = Problem(rng, name=rng.choice(PEOPLE[pronoun]), pronoun=pronoun, unit=unit)
     family = {"things": "items", "dollars": "dollars"}.get(kind, "other")
     rng.choice(OPENINGS[kind])(p)
-    for _ in range(rng.choice((0, 0, 1, 1, 2))):
-        if 2 < p.value < 300:
+    middle = rng.choice((0, 1, 1, 2, 2, 3, 4))
+    for _ in range(middle):
+        if 2 < p.value < 300 and len(p.steps) < MOST_STEPS - 1:
             rng.choice(MIDDLE[family])(p)
     last = LAST[family] if 2 < p.value < 300 else (_gain if family == "items" else _further,)
     rng.choice(last)(p)

@@ -1,4 +1,4 @@
-"""`dartree train corpus | tokenizer | target | drafter`."""
+"""`dartree train corpus | tokenizer | target | drafter | stack | card`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ STEPS = {
     "tokenizer": "train the tokenizer on the corpus",
     "target": "train the target model",
     "drafter": "train the block drafter and its causal head",
+    "stack": "run all steps that are not done yet and put the stacks together",
+    "card": "measure the stacks and write their cards",
 }
 
 
@@ -31,13 +33,13 @@ class StepParser(argparse.ArgumentParser):
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Adds `train` with its four steps; each sets `handler` to a function of the arguments."""
+    """Adds `train` with its steps; each sets `handler` to a function of the arguments."""
     text = "train a stack from nothing: corpus, tokenizer, target, drafter"
     add_steps(subparsers.add_parser("train", help=text, description=text))
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Adds the four steps as sub-commands of `parser`."""
+    """Adds the steps as sub-commands of `parser`."""
     steps = parser.add_subparsers(
         dest="step", required=True, metavar="STEP", parser_class=StepParser
     )
@@ -48,10 +50,15 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
         step.add_argument("--seed", type=int, default=0)
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments of one step; its function is `handler`."""
     parser = argparse.ArgumentParser(prog="dartree train")
     add_steps(parser)
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
     try:
         args.handler(args)
     except ValueError as error:

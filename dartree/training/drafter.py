@@ -14,11 +14,11 @@ from dartree.training import common
 
 # head -> name of the run's folder, log and state
 NAMES = {"domino": "drafter", "none": "dflash", "markov": "dspark"}
-# Of a six-layer target the default rule (1 to L - 3) would read three layers; the fourth is the
-# last whose output is not yet the prediction itself.
+# Of the eight layers of the target the default rule would read 1 to 5; the sixth is the last whose
+# output is not yet the prediction itself.
 SHAPE = {
     "tiny": {
-        "taps": (1, 2, 3, 4),
+        "taps": (1, 3, 5, 6),
         "layers": 3,
         "heads": 4,
         "kv_heads": 2,
@@ -165,9 +165,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--head", choices=sorted(NAMES), default="domino",
         help="none: the head-less DFlash drafter; markov: DSpark's head")  # fmt: skip
-    add("--steps", type=int, help="length of the run (default 2500, or as --minutes allows)")
+    add("--init", type=Path, metavar="FOLDER", help="start from the drafter body in this folder")
+    add("--steps", type=int, help="length of the run (default: the preset's, or as --minutes "
+        "allows)")  # fmt: skip
     add("--minutes", type=float, help="end after this time, with the schedules run to their end")
-    add("--answers", type=int, default=15_000, help="regenerated answers to train on")
+    add("--answers", type=int, default=12_600, help="regenerated answers to train on")
     add("--answers-only", action="store_true", help="stop after the answers")
     add("--batch", type=int, default=16, help="sequences a step")
     add("--anchors", type=int, default=24, help="blocks a sequence")
@@ -175,7 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--block", type=int, help="block size (default: the preset's)")
     add("--taps", type=int, nargs="+", metavar="ID", help="target layers whose output is read")
     add("--gamma", type=float, default=7.0, help="decay length of the position weights")
-    add("--learning-rate", type=float, default=2e-3, help="at the end of the warm-up")
+    add("--learning-rate", type=float, default=2.5e-3, help="at the end of the warm-up")
     add("--threads", type=int, help="lanes of one thread each (default: all cores)")
     add("--resume", action="store_true", help="go on from the last state")
     add("--save-seconds", type=float, default=60, help="time between two states")

@@ -15,9 +15,10 @@ END_OF_TEXT = 0
 
 def encode(tokenizer, rows: list[dict]) -> list[tuple[list[int], int]]:
     """(token ids of the whole turn, number of prompt ids) for each sample."""
-    prompts = [chat(row["prompt"]) for row in rows]
+    prompts = [chat(row["prompt"], system=row.get("system")) for row in rows]
     answers = [
-        chat(row["prompt"], row["answer"])[len(p) :] for p, row in zip(prompts, rows, strict=True)
+        chat(row["prompt"], row["answer"], row.get("system"))[len(p) :]
+        for p, row in zip(prompts, rows, strict=True)
     ]
     first, second = tokenizer(prompts)["input_ids"], tokenizer(answers)["input_ids"]
     return [(list(a) + list(b), len(a)) for a, b in zip(first, second, strict=True)]

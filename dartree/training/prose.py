@@ -1,12 +1,13 @@
-"""Short explanatory questions and answers, made from the tables in `facts`."""
+"""Short explanatory questions and answers: from the tables in `facts`, and from `listings`."""
 
 from __future__ import annotations
 
 import random
 
-from dartree.training import facts
+from dartree.training import facts, listings
 
 Row = dict[str, str]
+LISTED = 0.6  # share of samples whose content stands in the question
 # For each table: aspects, each with ways to ask, and sentences that answer it.
 ASPECTS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "country": {
@@ -210,5 +211,7 @@ def _articles(text: str) -> str:
 
 
 def passage(rng: random.Random) -> tuple[str, str]:
-    """One (question, answer) of two to six sentences."""
+    """One (question, answer): from the tables of facts, or with its content in the question."""
+    if rng.random() < LISTED:
+        return listings.passage(rng)
     return rng.choices((_one, _all, _two, _how, _why), weights=[8, 5, 3, 3, 2])[0](rng)

@@ -14,7 +14,7 @@ from dartree.training.tokenizer import MODEL_ROWS, SPECIAL
 
 SHAPE = {
     "tiny": {
-        "vocab_size": MODEL_ROWS, "hidden_size": 256, "num_hidden_layers": 6,
+        "vocab_size": MODEL_ROWS, "hidden_size": 256, "num_hidden_layers": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
         "intermediate_size": 768, "max_position_embeddings": 1024, "rope_theta": 1_000_000.0,
         "tie_word_embeddings": True,
@@ -89,16 +89,6 @@ def held_out_windows(folder: Path, tokenizer, length: int, limit: int = 12) -> d
     return held
 
 
-def optimiser_for(model, peak: float):
-    """AdamW with weight decay on matrices only."""
-    import torch
-
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
-
-
 def model_rope_theta(model) -> float:
     """The rotary base of a transformers model, wherever its version keeps it."""
     parameters = getattr(model.config, "rope_parameters", None)
@@ -133,10 +123,12 @@ class Run:
     """One training run: the model, its optimiser, how far it is; what a kill must not lose."""
 
     def __init__(self, args: argparse.Namespace, folder: Path, tokenizer) -> None:
+        from dartree.training.optimiser import Optimiser
+
         self.args, self.folder = args, folder
         self.state_file = folder / "target-state.pt"
         self.model = new_model(args.preset, tokenizer, args.seed, **args.changes)
-        self.optimiser = optimiser_for(self.model, args.learning_rate)
+        self.optimiser = Optimiser(self.model.named_parameters(), args.learning_rate, 0.05)
         self.step, self.seconds = 0, 0.0
 
     @property
@@ -200,16 +192,12 @@ def train(
     model.train()
     last, saved, early, mean = time.perf_counter(), run.seconds, args.early_minutes, None
     while run.progress < 1:
-        rate = common.learning_rate(args.learning_rate, run.step, run.progress, warmup=100)
-        for group in run.optimiser.param_groups:
-            group["lr"] = rate
         rows = packing.batch_rows(run.step, args.batch, len(ids), args.seed)
         x = torch.from_numpy(ids[rows].astype(np.int64))
         loss, _ = loss_of(model, x, torch.from_numpy(weights[rows].astype(np.float32)), bf16)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        run.optimiser.step()
-        run.optimiser.zero_grad()
+        rate = run.optimiser.step(run.step, run.progress)
         run.step += 1
         now = time.perf_counter()
         run.seconds, last, speed = run.seconds + now - last, now, per_step / (now - last)
@@ -237,9 +225,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tokens", type=int, default=8_000_000, help="length of the run (default 8 million)")
     add("--minutes", type=float, help="end after this time, with the schedule run to its end")
-    add("--batch", type=int, default=4, help="windows a step")
+    add("--batch", type=int, default=8, help="windows a step")
     add("--length", type=int, default=512, help="tokens a window")
-    add("--learning-rate", type=float, default=2.5e-3, help="at the end of the warm-up")
+    add("--learning-rate", type=float, default=4e-3, help="at the end of the warm-up")
     add(
         "--threads",
         type=int,

@@ -22,9 +22,10 @@ CHAT_TEMPLATE = (
 )
 
 
-def chat(prompt: str, answer: str | None = None) -> str:
+def chat(prompt: str, answer: str | None = None, system: str | None = None) -> str:
     """The text of one turn as the template makes it; without an answer, up to where one starts."""
-    text = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    text = f"<|im_start|>system\n{system}<|im_end|>\n" if system else ""
+    text += f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
     return text if answer is None else f"{text}{answer}<|im_end|>\n"
 
 

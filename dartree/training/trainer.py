@@ -30,6 +30,7 @@ from dartree.training.blocks import (
 )
 from dartree.training.forward import BatchedTarget, states_of
 from dartree.training.heldout import Tau, free_running_tau
+from dartree.training.optimiser import Optimiser
 from dartree.training.regenerate import Sequence
 
 HALVES = 2
@@ -77,14 +78,31 @@ class Trainer:
         self.modules = new_modules(config, args.seed)
         # The drafter's output goes through the target's lm_head: start on the target's scale.
         self.modules["drafter"].norm.weight.data.copy_(target.body.norm.weight)
+        if args.init:
+            self._start_from(args.init)
         self.parameters = list(self.modules.parameters())
-        self.optimiser = self._optimiser()
+        self.optimiser = Optimiser(self.modules.named_parameters(), args.learning_rate, 0.01)
         self.step, self.seconds = 0, 0.0
         self.best: dict = {"tau": 0.0, "step": 0, "weights": self._weights()}
         if not args.steps and not args.minutes:
             args.steps = DEFAULT_STEPS
         if args.resume:
             self._resume()
+
+    def _start_from(self, folder: Path) -> None:
+        """The body of a finished drafter of the same shape; its head is left out."""
+        from dartree.checkpoints import load_drafter
+
+        other, _ = load_drafter(folder, torch.float32, "cpu")
+        ours, theirs = self.config, other.config
+        for name in ("hidden_size", "num_hidden_layers", "target_layer_ids", "block_size",
+                     "shift_label"):  # fmt: skip
+            if getattr(ours, name) != getattr(theirs, name):
+                raise ValueError(
+                    f"init is {folder}, a drafter with {name} {getattr(theirs, name)}; this one "
+                    f"has {getattr(ours, name)}"
+                )
+        self.modules["drafter"].load_state_dict(other.state_dict())
 
     @property
     def head(self) -> nn.Module | None:
@@ -108,15 +126,6 @@ class Trainer:
             for module in self.modules.values()
             for name, tensor in module.state_dict().items()
         }
-
-    def _optimiser(self) -> torch.optim.Optimizer:
-        matrices = [p for p in self.parameters if p.dim() > 1]
-        vectors = [p for p in self.parameters if p.dim() < 2]
-        groups = [
-            {"params": matrices, "weight_decay": 0.01},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=(0.9, 0.95), fused=True)
 
     # State -----------------------------------------------------------------------------------
 
@@ -237,7 +246,6 @@ class Trainer:
         for i, parameter in enumerate(self.parameters):
             parameter.grad = sum(grads[i] for grads, _, _ in results)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimiser.step()
         hits = sum(hit for _, _, hit in results) / rows
         return {"loss": sum(loss for _, loss, _ in results), "rows": rows,
                 "base": float(hits[0]), "final": float(hits[1])}  # fmt: skip
@@ -257,10 +265,8 @@ class Trainer:
         with ThreadPoolExecutor(min(self.lanes, HALVES)) as pool:
             while self.progress < 1:
                 mix = max(0.0, 1.0 - self.progress)
-                rate = common.learning_rate(args.learning_rate, self.step, self.progress, warmup)
-                for group in self.optimiser.param_groups:
-                    group["lr"] = rate
                 result = self._one_step(pool, mix)
+                rate = self.optimiser.step(self.step, self.progress, warmup)
                 self.step += 1
                 done = self._clock(last)
                 speed, last = result.pop("rows") / (done - last), done

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -81,7 +83,10 @@ def test_stack_facts(tmp_path, tiny_pair):
     path = draw_and_save(tmp_path, stack=tiny_pair)
     sidecar = json.loads(path.with_suffix(".json").read_text())
     assert (sidecar["dtype"], sidecar["device"]) == ("float64", "cpu")
-    assert sidecar["stack"] == tiny_pair.name
+    assert sidecar["stack"] == tiny_pair.name and sidecar["thinking"] is None
+    chats = replace(tiny_pair, tokenizer=SimpleNamespace(chat_template="{{ messages }}"))
+    path = draw_and_save(tmp_path, stack=chats)
+    assert json.loads(path.with_suffix(".json").read_text())["thinking"] == "off"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\c"])

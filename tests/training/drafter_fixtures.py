@@ -74,6 +74,6 @@ def tiny_texts(count: int = 6, seed: int = 1) -> list[Sequence]:
 def tiny_args(**changes) -> argparse.Namespace:
     values = dict(
         seed=0, batch=4, anchors=3, gamma=7.0, learning_rate=5e-3, steps=6, minutes=None,
-        resume=False, save_seconds=0.0, log_every=2, tau_every=3,
+        resume=False, save_seconds=0.0, log_every=2, tau_every=3, init=None,
     )  # fmt: skip
     return argparse.Namespace(**{**values, **changes})

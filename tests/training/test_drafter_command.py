@@ -11,7 +11,7 @@ import dartree
 from dartree.training import commands, regenerate, target
 
 LINE = "--answers 6 --steps 2 --batch 2 --anchors 4 --tau-prompts 1 --tau-every 2 --log-every 1"
-SMALL = {"hidden_size": 32, "num_hidden_layers": 6, "intermediate_size": 48, "head_dim": 8}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 8, "intermediate_size": 48, "head_dim": 8}
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,25 @@ def test_command_gives_a_stack_that_decodes(folder, head, name, method):
     assert drafted.token_ids == plain.token_ids
 
 
+def test_a_body_can_start_from_another_drafter(folder, capsys):
+    from safetensors.torch import load_file
+
+    assert command(folder, "--head", "domino") == 0
+    start = folder / "tiny" / "drafter"
+    line = ["--head", "markov", "--init", str(start), "--learning-rate", "1e-9"]
+    assert command(folder, *line) == 0
+    old = load_file(start / "model.safetensors")
+    new = load_file(folder / "tiny" / "dspark" / "model.safetensors")
+    body = [name for name in old if name.startswith(("layers.", "fc.", "norm."))]
+    assert len(body) > 20 and all((old[name] == new[name]).all() for name in body)
+    assert command(folder, "--head", "none", "--init", str(start)) == 2
+    assert "shift_label" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        (["--taps", "6"], "taps"),
+        (["--taps", "8"], "taps"),
         (["--anchors", "0"], "anchors"),
         (["--learning-rate", "0"], "learning_rate"),
         (["--minutes", "-1"], "minutes"),

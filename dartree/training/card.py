@@ -1,0 +1,151 @@
+"""`dartree train card`: measures the stacks of a data folder and writes card.md and card.json.
+
+Every number of a card comes from this command: the target's quality on held-out samples, tau by
+domain and method at T = 0 and T = 1, the curves of training, the settings that were fastest here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+from collections import defaultdict
+from pathlib import Path
+
+from dartree.training import card_text, common
+
+BUDGETS = (8, 16, 24, 32, 48, 64)
+PENALTIES = (0.0, 0.2, 0.5)
+WIDTHS = (4, 8, 12)
+SEEDS = (0, 1, 2)
+TUNING_SHARE = 8  # prompts a domain for the tuned settings
+
+
+def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, float]]:
+    """method -> domain -> tau pooled over the domain's prompts, and 'mean' over the domains."""
+    table = {}
+    for entry in result["methods"]:
+        tokens, rounds = defaultdict(int), defaultdict(int)
+        for row, accepted in zip(prompts, entry["accepted_per_round"], strict=True):
+            tokens[row["domain"]] += sum(accepted)
+            rounds[row["domain"]] += len(accepted)
+        taus = {d: tokens[d] / rounds[d] for d in tokens if rounds[d]}
+        table[entry["method"]] = {**taus, "mean": sum(taus.values()) / len(taus)}
+    return table
+
+
+def summary(result: dict, prompts: list[dict]) -> dict:
+    """What a card keeps of one comparison."""
+    taus = tau_by_domain(result, prompts)
+    rows = {}
+    for e in result["methods"]:
+        busy = e["seconds"]["total"] - e["seconds"]["prefill"]
+        rows[e["method"]] = {
+            "tau": taus[e["method"]], "head_calls_per_round": e["head_calls"] / e["rounds"],
+            "nodes_per_round": e["verified_nodes"] / e["rounds"],
+            "ms_per_round": 1000 * busy / e["rounds"], "tokens_per_second": e["tokens_per_second"],
+            "speedup": e["speedup"], "lossless": e["lossless"], "drafter": e["drafter"],
+            "rounds": e["rounds"], "new_tokens": e["new_tokens"],
+        }  # fmt: skip
+    return {"methods": rows, "prompts": len(prompts), "options": result["options"]}
+
+
+def compared(stack, prompts: list[dict], budget: int, methods=None, **options) -> dict:
+    """One comparison with the paper's W, K and penalty, as a `summary`."""
+    from dartree.compare import compare
+    from dartree.settings import TreeSettings
+
+    settings = TreeSettings(width=12, candidates=64, budget=budget, depth_penalty=0.2)
+    print(f"card: {stack.name}, B {budget}, {options}", flush=True)
+    return summary(compare(stack, prompts, methods, settings, **options), prompts)
+
+
+def tuned(stack, prompts: list[dict]) -> list[dict]:
+    """tokens/s of dartree over W, B and the penalty, fastest first; on prompts of their own."""
+    from dartree.compare import compare
+    from dartree.settings import TreeSettings
+
+    found = []
+    for width in WIDTHS:
+        for budget in BUDGETS:
+            for penalty in PENALTIES if budget == 24 else (0.2,):
+                settings = TreeSettings(
+                    width=width, candidates=64, budget=budget, depth_penalty=penalty
+                )
+                result = compare(stack, prompts, ["dartree"], settings, max_new_tokens=96)
+                entry = result["methods"][-1]
+                found.append({"width": width, "candidates": 64, "budget": budget,
+                              "depth_penalty": penalty, "tau": entry["tau"],
+                              "tokens_per_second": entry["tokens_per_second"]})  # fmt: skip
+    return sorted(found, key=lambda row: -row["tokens_per_second"])
+
+
+def curves(logs: Path) -> dict[str, dict]:
+    """Of each run's log: steps, minutes, tokens and the rows with held-out measurements."""
+    found = {}
+    for path in sorted(logs.glob("*.jsonl")):
+        rows = list(common.read_jsonl(path))
+        held = [row for row in rows if "held_out" in row or "tau" in row]
+        found[path.stem] = {"steps": rows[-1]["step"], "minutes": rows[-1]["seconds"] / 60,
+                            "tokens": rows[-1].get("tokens"), "held_out": held}  # fmt: skip
+    return found
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every weights file below `folder`."""
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob("*.safetensors"))}  # fmt: skip
+
+
+def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> dict:
+    """All measurements of one stack; the target's own only for the stack that brings it."""
+    from dartree.compare import load_prompts, machine, versions
+    from dartree.stack import describe, load_stack
+    from dartree.training.evaluation import quality
+
+    stack = load_stack(name)
+    prompts = [row for domain in common.DOMAINS
+               for row in load_prompts(data / "prompts" / f"{domain}.jsonl", limit)]  # fmt: skip
+    drafts = stack.drafter.config.drafts
+    card: dict = {"stack": describe(name), "machine": machine(), "versions": versions(),
+                  "max_new_tokens": 128}  # fmt: skip
+    for part in card["stack"]["parts"]:
+        part["folder"] = os.path.relpath(part["folder"], data / "stacks" / name)
+    if main:
+        card["quality"] = quality(stack.target.model, stack.tokenizer, held)
+        card["training"] = curves(data / "stacks" / name / "logs")
+        mine = [row for d in common.DOMAINS
+                for row in [r for r in held if r["domain"] == d][-TUNING_SHARE:]]  # fmt: skip
+        card["tuned"] = tuned(stack, mine)
+    card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
+    card["sampled"] = [compared(stack, prompts, 64, temperature=1.0, seed=s) for s in SEEDS]
+    card["checksums"] = checksums(data / "stacks" / name)
+    card["python"] = platform.python_version()
+    return card
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=int, default=32, help="prompts a domain (default 32)")
+    parser.add_argument("--data", type=Path, help="data folder (default: data/ beside the runs)")
+    parser.add_argument("--text-only", action="store_true", help="card.md anew from card.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    folder = common.preset_folder(args.preset, args.out)
+    data = args.data or folder / "data"
+    if not (data / "stacks").is_dir():
+        raise ValueError(f"{data} holds no stacks; run `dartree train stack` first")
+    os.environ["DARTREE_DATA"] = str(data)
+    for name in (args.preset, f"{args.preset}-dspark"):
+        place = data / "stacks" / name
+        if not args.text_only:
+            held = list(common.read_jsonl(folder / "corpus" / "held.jsonl"))
+            card = measure(name, data, held, args.limit, name == args.preset)
+            text = json.dumps(card, indent=1) + "\n"
+            common.write_atomically(place / "card.json", lambda p, t=text: p.write_text(t))
+        card = json.loads((place / "card.json").read_text(encoding="utf-8"))
+        text = card_text.render(card)
+        common.write_atomically(place / "card.md", lambda p, t=text: p.write_text(t))
+        print(f"card: {place / 'card.md'}")

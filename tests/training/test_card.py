@@ -1,0 +1,93 @@
+"""The measurements of a card, and the data folder that a finished training leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from dartree.training import card, commands, evaluation, stack
+from dartree.training.stack import LOGS
+from tests.reference import random_stack
+
+
+def test_repetition_counts_4_grams_that_stood_there_before():
+    assert evaluation.repeated_4_grams([1, 2, 3, 4, 5, 6, 7]) == 0
+    assert evaluation.repeated_4_grams([9] * 13) == pytest.approx(0.9)  # 10 grams, 1 of them new
+    assert evaluation.repeated_4_grams([1, 2]) == 0
+
+
+def test_final_numbers_and_sources_are_read_from_answers():
+    assert evaluation.final_number("3 + 4 = 7 pens.\nThe answer is 7.") == "7"
+    assert evaluation.final_number("The answer is 7. Or not.") is None
+    assert evaluation.source_of("Text\n```python\nx = 1\n```\nmore") == "x = 1"
+    assert evaluation.source_of("no block") is None
+
+
+def test_functions_are_alike_when_they_return_the_same_and_loops_end():
+    double = "def f(values):\n    return [value * 2 for value in values]"
+    loop = "def f(v):\n    out = []\n    for x in v:\n        out.append(x + x)\n    return out"
+    wrong, broken = double.replace("* 2", "* 3"), "def f(values:"
+    pairs = [(double, other, "f", "numbers") for other in (loop, wrong, broken, "")]
+    assert evaluation.functions_alike(pairs) == [True, False, False, False]
+    endless = [(double, "def f(v):\n    while True: pass", "f", "numbers")]
+    assert evaluation.functions_alike(endless, timeout=2) == [False]
+
+
+def test_perplexity_is_that_of_a_plain_forward_over_the_answer():
+    class Words:
+        """Ids of single characters."""
+
+        def __call__(self, texts):
+            return {"input_ids": [[ord(c) % 50 for c in text] for text in texts]}
+
+    model = random_stack(seed=1).target.model.float()
+    rows = [{"domain": "prose", "prompt": "Hi?", "answer": "Yes, so."},
+            {"domain": "prose", "prompt": "Why?", "answer": "No."}]  # fmt: skip
+    total, count = 0.0, 0
+    for row in rows:
+        head = f"<|im_start|>user\n{row['prompt']}<|im_end|>\n<|im_start|>assistant\n"
+        ids = Words()([head])["input_ids"][0]
+        for c in row["answer"] + "<|im_end|>":
+            logits = model(torch.tensor([ids])).logits[0, -1].detach()
+            ids = [*ids, ord(c) % 50]
+            total -= float(logits.log_softmax(-1)[ids[-1]])
+            count += 1
+    found = evaluation.perplexity(model, Words(), rows)["prose"]
+    assert found["tokens"] == count
+    assert found["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+def test_tau_of_a_domain_is_pooled_over_its_prompts():
+    result = {"methods": [{"method": "x", "accepted_per_round": [[2, 4], [6], [1, 1, 1]]}]}
+    prompts = [{"domain": "code"}, {"domain": "code"}, {"domain": "prose"}]
+    assert card.tau_by_domain(result, prompts) == {"x": {"code": 4.0, "prose": 1.0, "mean": 2.5}}
+
+
+def test_the_steps_lead_from_nothing_to_two_stacks(tmp_path, capsys):
+    args = commands.parse(["stack", "--out", str(tmp_path), "--seed", "3"])
+    folder = tmp_path / "tiny"
+    lines = stack.steps(args, folder)
+    assert [line[0] for _, line in lines] == ["corpus", "tokenizer", "target"] + 3 * ["drafter"]
+    for _, line in lines:  # every line is one that the command takes
+        assert commands.parse(line).seed == 3
+    for path, _ in lines:  # as if all of them were done
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if not path.suffix else path.write_text("{}\n")
+    (folder / "prompts").mkdir()
+    for name in LOGS:
+        (folder / f"{name}.jsonl").write_text('{"step": 1}\n')
+    assert commands.main(["stack", "--out", str(tmp_path), "--seed", "3"]) == 0
+    assert capsys.readouterr().out.count("is there") == 6
+    for name in ("tiny", "tiny-dspark"):
+        place = folder / "data" / "stacks" / name
+        told = json.loads((place / "stack.json").read_text())
+        assert all((place / told[part]).is_dir() for part in ("target", "drafter", "dflash"))
+    assert sorted(p.stem for p in (folder / "data/stacks/tiny/logs").iterdir()) == sorted(LOGS)
+
+
+def test_a_card_without_stacks_is_one_sentence(tmp_path, capsys):
+    assert commands.main(["card", "--out", str(tmp_path)]) == 2
+    assert "run `dartree train stack` first" in capsys.readouterr().err
