@@ -3,6 +3,7 @@
 from dartree.api import corrected_logits, ddtree, draft, expand, verify
 from dartree.decode import Decoding, Generation, GenerationError, generate, stream
 from dartree.drafter import Block
+from dartree.hf import custom_generate
 from dartree.pruning import best_first, top_b
 from dartree.records import RoundRecord, load_records, save_records
 from dartree.settings import METHODS, CheckpointError, TreeSettings
@@ -25,6 +26,7 @@ __all__ = [
     "TreeSettings",
     "best_first",
     "corrected_logits",
+    "custom_generate",
     "ddtree",
     "draft",
     "expand",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,22 @@ def build_parser() -> argparse.ArgumentParser:
     _tree_arguments(compare)
     _sampling_arguments(compare, max_new_tokens=128)
     compare.set_defaults(handler=_compare)
+
+    bench = commands.add_parser("bench", help="time all methods and three one-token baselines")
+    _stack_arguments(bench)
+    bench.add_argument("--prompts", metavar="FILE.jsonl", help="default: the bundled prompts")
+    bench.add_argument("--limit", default="4", metavar="N", help="prompts per domain (default 4)")
+    bench.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
+    bench.add_argument("--repeats", default="5", metavar="R", help="timed repeats (default 5)")
+    bench.add_argument("--no-compile", action="store_true", help="leave ar-compiled out")
+    bench.add_argument(
+        "--sweep", action="append", metavar="WHAT", help="budget, width, candidates, prefix or "
+        "threads, in place of the methods' table (repeatable)",
+    )  # fmt: skip
+    bench.add_argument("--json", metavar="FILE", help="also write the result as JSON")
+    _tree_arguments(bench)
+    _sampling_arguments(bench, max_new_tokens=128)
+    bench.set_defaults(handler=_bench)
 
     figures = commands.add_parser("figures", help="run the notebooks and write figures/")
     from dartree import reports
@@ -269,9 +286,9 @@ def _generate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(args: argparse.Namespace) -> int:
-    from dartree.compare import compare, format_table, load_prompts
-    from dartree.records import write_atomically
+def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
+    """Methods, repeats and prompts of a command over many prompts, all checked."""
+    from dartree.compare import load_prompts
     from dartree.settings import METHODS, positive_int
     from dartree.stack import data_dir
 
@@ -288,23 +305,74 @@ def _compare(args: argparse.Namespace) -> int:
         files = [Path(args.prompts)]
     prompts = [row for file in files for row in load_prompts(file, limit)]
     _check_output("json", args.json)
-    stack = _load(args)
+    return methods, repeats, prompts
+
+
+def _with_progress(total: int, work: Callable[[Callable[[str], None]], Any]) -> Any:
+    """work(progress), with a bar of ``total`` calls of progress(text) on stderr."""
     from tqdm import tqdm
 
-    chosen = {"ar", *methods}
-    with tqdm(total=len(prompts) * repeats * len(chosen), unit="run", file=sys.stderr) as bar:
+    with tqdm(total=total, unit="run", file=sys.stderr) as bar:
 
         def progress(what: str) -> None:
             bar.set_description(what, refresh=False)
             bar.update()
 
-        result = compare(
-            stack, prompts, methods, _settings(args, stack), repeats=repeats, progress=progress,
-            **_sampling(args),
-        )  # fmt: skip
+        return work(progress)
+
+
+def _write_json(path: str | None, result: Any) -> None:
+    from dartree.records import write_atomically
+
+    if path:
+        write_atomically(Path(path), json.dumps(result, ensure_ascii=False) + "\n")
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from dartree.compare import compare, format_table
+
+    methods, repeats, prompts = _many(args)
+    stack = _load(args)
+    options = {"repeats": repeats, **_sampling(args)}
+    result = _with_progress(
+        len(prompts) * repeats * len({"ar", *methods}),
+        lambda progress: compare(
+            stack, prompts, methods, _settings(args, stack), progress=progress, **options
+        ),
+    )
     print(format_table(result))
-    if args.json:
-        write_atomically(Path(args.json), json.dumps(result, ensure_ascii=False) + "\n")
+    _write_json(args.json, result)
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from dartree.bench import SWEEPS, bench, format_bench, format_sweep, sweep
+
+    methods, repeats, prompts = _many(args)
+    for name in args.sweep or ():
+        if name not in SWEEPS:
+            raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
+    stack = _load(args)
+    settings, options = _settings(args, stack), _sampling(args)
+    if args.sweep:
+        length = options["max_new_tokens"]
+        results = [
+            sweep(stack, prompts, name, settings=settings, max_new_tokens=length, repeats=repeats)
+            for name in args.sweep
+        ]
+        print("\n\n".join(format_sweep(r) for r in results))
+        _write_json(args.json, results)
+        return 0
+    baselines = 1 if args.no_compile else 2
+    result = _with_progress(
+        len(prompts) * repeats * (len({"ar", *methods}) + baselines),
+        lambda progress: bench(
+            stack, prompts, methods, settings, compiled=not args.no_compile, repeats=repeats,
+            progress=progress, **options,
+        ),
+    )  # fmt: skip
+    print(format_bench(result))
+    _write_json(args.json, result)
     return 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,13 @@ def compare(
     repeats: int = 1,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
+    baselines: Mapping[str, Callable[..., Generation]] | None = None,
     **sampling: Any,
 ) -> dict[str, Any]:
     """Run ``methods`` on every prompt; return {methods, prompts, machine, versions, options}.
+
+    ``baselines``: name -> function (prompt, max_new_tokens=..., temperature=..., seed=...) for
+    further rows, run in turn with the methods.
 
     Order: prompt by prompt, repeat by repeat, all methods in turn, so that a slow minute of the
     machine touches all alike. One short warm-up per method is not counted. ``lossless`` (at
@@ -95,22 +100,23 @@ def compare(
             Decoding(stack, prompt_of(row), max_new_tokens=max_new_tokens, **options)
         except ValueError as error:
             raise ValueError(f"prompt {row['id']!r}: {error}") from None
-    for method in chosen:
-        generate(stack, prompt_of(prompts[0]), method=method, max_new_tokens=4, **options)
-    runs: dict[str, list[list[Generation]]] = {m: [] for m in chosen}
+    runners = {m: functools.partial(_run, stack, m, settings) for m in chosen}
+    runners |= baselines or {}
+    options.pop("settings")
+    for run in runners.values():
+        run(prompt_of(prompts[0]), max_new_tokens=4, **options)
+    runs: dict[str, list[list[Generation]]] = {m: [] for m in runners}
     for row in prompts:
         for repeat in range(repeats):
-            for method in chosen:
-                out = generate(
-                    stack, prompt_of(row), method=method, max_new_tokens=max_new_tokens, **options
-                )
+            for method, run in runners.items():
+                out = run(prompt_of(row), max_new_tokens=max_new_tokens, **options)
                 out.records = [_without_trees(r) for r in out.records]
                 if repeat == 0:
                     runs[method].append([])
                 runs[method][-1].append(out)
                 if progress:
                     progress(f"{row['id']} {method}")
-    entries = [_entry(method, runs[method], runs["ar"], temperature) for method in chosen]
+    entries = [_entry(method, runs[method], runs["ar"], temperature) for method in runners]
     return {
         "methods": entries,
         "prompts": [{"id": r["id"], "domain": r["domain"]} for r in prompts],
@@ -119,6 +125,10 @@ def compare(
         "options": {"max_new_tokens": max_new_tokens, "temperature": temperature,
                     "repeats": repeats, "seed": seed, **sampling},
     }  # fmt: skip
+
+
+def _run(stack: Stack, method: str, settings, prompt, **options: Any) -> Generation:
+    return generate(stack, prompt, method=method, settings=settings, **options)
 
 
 def _without_trees(record):
@@ -235,15 +245,7 @@ def format_table(result: dict[str, Any]) -> str:
             _number(e["tokens_per_second"], 1), _number(e["speedup"], 2),
             {True: "yes", False: "NO", None: "-"}[e["lossless"]], e["drafter"],
         ))  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i in (0, len(row) - 1) else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
+    lines = [text_table(rows)]
     first, options = result["methods"][0], result["options"]
     dartree_settings = next(
         (e["settings"] for e in reversed(result["methods"]) if e["settings"]["width"]), None
@@ -262,6 +264,19 @@ def format_table(result: dict[str, Any]) -> str:
             "depth {depth}.".format(**dartree_settings)
         )
     return "\n".join(lines)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells in aligned columns under a ruled head; the last column is not padded."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i in (0, len(row) - 1) else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
 def _number(value: float | None, digits: int) -> str:

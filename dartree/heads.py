@@ -214,7 +214,7 @@ class MarkovHead(nn.Module):
         anchor = torch.tensor([block.anchor], device=w2.device)
         last = self.markov_head.markov_w1(anchor)  # [1, r]
         state = torch.zeros_like(last) if self.kind == "rnn" else None
-        return HeadState(base_values(block, candidates), 1, (z_part, rows), state, last)
+        return HeadState(base_values(block, candidates), 1, (z_part, rows), state, last=last)
 
     def score(self, state: HeadState, depth: int) -> tuple[torch.Tensor, HeadState]:
         z_part, rows = state.plan

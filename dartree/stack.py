@@ -220,12 +220,18 @@ def _assemble(name, target_dir, drafter_dir, marginal_dir, dtype, device, label)
     return Stack(name, main, marginal, _tokenizer(target_dir))
 
 
-def _pair(model, target_dir: Path, drafter_dir: Path, dtype, device, label: str) -> Pairing:
+def pair_with_model(model, drafter: str | Path) -> Pairing:
+    """A loaded Qwen3ForCausalLM with a drafter (folder or hub id), in the model's dtype."""
+    weight, folder = model.lm_head.weight, _local(drafter)
+    return _pair(model, None, folder, weight.dtype, weight.device, Path(str(drafter)).name)
+
+
+def _pair(model, target_dir: Path | None, drafter_dir: Path, dtype, device, label) -> Pairing:
     drafter, head = load_drafter(drafter_dir, dtype, device)
     c, t = drafter.config, model.config
-    theirs = rope_theta_of(t.to_dict()) or rope_theta_of(
-        read_json(Path(target_dir) / "config.json")
-    )
+    theirs = rope_theta_of(t.to_dict())
+    if theirs is None and target_dir is not None:
+        theirs = rope_theta_of(read_json(Path(target_dir) / "config.json"))
     for what, ours, other in (
         ("hidden_size", c.hidden_size, t.hidden_size),
         ("vocab_size", c.vocab_size, t.vocab_size),

@@ -146,12 +146,13 @@ class Run:
     def save(self) -> None:
         import torch
 
-        state = {
-            "model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(),
-            "step": self.step, "seconds": self.seconds, "rng": torch.get_rng_state(),
-            "fixed": self.fixed(),
-        }  # fmt: skip
-        common.write_atomically(self.state_file, lambda path: torch.save(state, path))
+        from dartree.training.state import save_state
+
+        save_state(
+            self.state_file, self.fixed(), model=self.model.state_dict(),
+            optimiser=self.optimiser.state_dict(), step=self.step, seconds=self.seconds,
+            rng=torch.get_rng_state(),
+        )  # fmt: skip
 
     def fixed(self) -> dict:
         """The arguments that must stay the same over a resumed run."""
@@ -161,19 +162,14 @@ class Run:
     def resume(self) -> None:
         import torch
 
-        if not self.state_file.exists():
-            print("target: nothing to resume, starting from step 0")
-            return
-        state = torch.load(self.state_file, weights_only=True)
-        if state["fixed"] != self.fixed():
-            raise ValueError(
-                f"--resume needs the arguments the run was started with, {state['fixed']}, "
-                f"but these are {self.fixed()}"
-            )
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["rng"])
-        self.step, self.seconds = state["step"], state["seconds"]
+        from dartree.training.state import load_state
+
+        state = load_state(self.state_file, self.fixed(), "target")
+        if state:
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            torch.set_rng_state(state["rng"])
+            self.step, self.seconds = state["step"], state["seconds"]
 
 
 def train(

@@ -32,6 +32,7 @@ from dartree.training.forward import BatchedTarget, states_of
 from dartree.training.heldout import Tau, free_running_tau
 from dartree.training.optimiser import Optimiser
 from dartree.training.regenerate import Sequence
+from dartree.training.state import load_state, save_state
 
 HALVES = 2
 PACK = 4  # sequences a graph: fewer casts of the weights, larger matrix products
@@ -143,29 +144,18 @@ class Trainer:
 
     def save(self) -> None:
         """Write the whole state in one rename."""
-        state = {
-            "modules": self.modules.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "seconds": self.seconds,
-            "best": self.best,
-            "fixed": self._fixed(),
-        }
-        common.write_atomically(self.state_file, lambda path: torch.save(state, path))
+        save_state(
+            self.state_file, self._fixed(), modules=self.modules.state_dict(),
+            optimiser=self.optimiser.state_dict(), step=self.step, seconds=self.seconds,
+            best=self.best,
+        )  # fmt: skip
 
     def _resume(self) -> None:
-        if not self.state_file.exists():
-            print(f"{self.name}: nothing to resume, starting from step 0")
-            return
-        state = torch.load(self.state_file, weights_only=True)
-        fixed = self._fixed()
-        changed = [k for k in fixed if state["fixed"].get(k) != fixed[k]]
-        if changed:
-            was = ", ".join(f"{k} {state['fixed'].get(k)}" for k in changed)
-            raise ValueError(f"--resume needs what the run was started with: {was}")
-        self.modules.load_state_dict(state["modules"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        state = load_state(self.state_file, self._fixed(), self.name)
+        if state:
+            self.modules.load_state_dict(state["modules"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
 
     # One step --------------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""What speculative decoding is compared with: one-token decoding, three ways.
+
+`ar` is a method of the package. Here are transformers' own `generate`, which papers divide by,
+and `ar` on a compiled target with a static cache.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from dartree.clock import STAGES
+from dartree.decode import Decoding, Generation
+from dartree.records import RoundRecord
+from dartree.stack import Prompt, Stack
+from dartree.tree import DraftTree
+
+HF_GENERATE, AR_COMPILED = "hf-generate", "ar-compiled"
+BASELINES = (HF_GENERATE, "ar", AR_COMPILED)
+
+
+class _Times:
+    """A transformers streamer that notes when each token arrives."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.at.append(time.perf_counter())  # the prompt first, then one call a token
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+
+def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options: Any) -> Generation:
+    """The prompt continued by ``model.generate`` of transformers: greedy, or sampled at T > 0.
+
+    Options: temperature, top_p, top_k, min_p, seed, stop (ids only), raw. The time to the first
+    token counts as prefill. ``seed`` seeds torch's global generator for this call, since
+    ``generate`` has no other; it is put back afterwards.
+    """
+    decoding = Decoding(stack, prompt, method="ar", max_new_tokens=max_new_tokens, **options)
+    out, model = decoding.result, stack.target.model
+    ids = stack.encode(prompt, options.get("raw", False))
+    room = stack.target.max_positions - len(ids)
+    stop = options.get("stop")
+    sampling = {"do_sample": False}
+    if options.get("temperature"):
+        sampling = {"do_sample": True, "temperature": options["temperature"], "top_k": 0}
+        sampling |= {k: options[k] for k in ("top_p", "top_k", "min_p") if options.get(k)}
+    times, state = _Times(), torch.get_rng_state()
+    start = time.perf_counter()
+    try:
+        torch.manual_seed(options.get("seed", 0))
+        tokens = model.generate(
+            torch.tensor([ids], device=stack.target.device),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=stack.target.device),
+            max_new_tokens=min(max_new_tokens, room), streamer=times, use_cache=True,
+            eos_token_id=stack.stop_ids() if stop is None else (stop or None),
+            pad_token_id=0, **sampling,
+        )[0, len(ids) :].tolist()  # fmt: skip
+    finally:
+        torch.set_rng_state(state)
+    end = time.perf_counter()
+    out.method, out.token_ids = HF_GENERATE, tokens
+    out.seconds = dict.fromkeys(("prefill", *STAGES, "total"), 0.0)
+    out.seconds["prefill"] = times.at[1] - start
+    out.seconds["total"] = end - start
+    out.seconds["verify"] = end - times.at[1]
+    none = torch.empty(0, dtype=torch.long).numpy()
+    out.records = [
+        RoundRecord(i, HF_GENERATE, a, len(ids) + i, DraftTree.empty(), none, none, [b])
+        for i, (a, b) in enumerate(zip(tokens, tokens[1:], strict=False))
+    ]
+    out.stop_reason = "length" if len(tokens) == min(max_new_tokens, room) else "stop"
+    out.text = stack.decode(tokens)
+    return out

@@ -1,0 +1,236 @@
+"""Timing: all methods and three one-token baselines interleaved, and how a round's cost grows.
+
+Everything is measured by the loop that users run.  Medians are over repeats; the first, short run
+of every method is not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dartree.baselines import AR_COMPILED, HF_GENERATE, hf_generate
+from dartree.clock import STAGES
+from dartree.compare import compare, machine, prompt_of, text_table, versions
+from dartree.compiled import CompiledTarget
+from dartree.decode import Generation, generate
+from dartree.settings import TreeSettings
+from dartree.stack import Stack
+
+SWEEPS = {
+    "budget": (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192),
+    "width": (1, 2, 4, 8, 12, 16, 24, 32),
+    "candidates": (1, 4, 16, 64, 256),
+    "prefix": (64, 128, 256, 512, 768, 960),
+    "threads": (1, 2, 4, 8),
+}
+SWEPT = ("heap", "dartree")  # at a budget both verify the same number of nodes
+
+
+def ar_compiled(stack: Stack) -> Callable[..., Generation]:
+    """`ar` on a compiled target with a static cache; compiled at the first call."""
+    main = replace(stack.main, target=CompiledTarget(stack.target.without_taps(), rows=1))
+    compiled = replace(stack, main=main)
+
+    def run(prompt, **options: Any) -> Generation:
+        out = generate(compiled, prompt, method="ar", **options)
+        out.method = AR_COMPILED
+        return out
+
+    run.report = lambda: main.target.report
+    return run
+
+
+def bench(
+    stack: Stack,
+    prompts: Sequence[dict[str, Any]],
+    methods: Sequence[str] | None = None,
+    settings: TreeSettings | None = None,
+    *,
+    compiled: bool = True,
+    repeats: int = 5,
+    **options: Any,
+) -> dict[str, Any]:
+    """As :func:`dartree.compare.compare`, with the baselines and what timing needs.
+
+    Each entry gains ``stage_ms`` (per round), ``stage_share`` (sum of the stages over the time of
+    the rounds), ``speedup_hf``, ``speedup_fastest`` (against hf-generate and against the fastest
+    one-token baseline of the run) and ``bound``: tau * T_ar / (T_draft + T_head + T_verify), the
+    speedup over `ar` if only models cost anything.
+    """
+    baselines: dict[str, Callable[..., Generation]] = {
+        HF_GENERATE: functools.partial(hf_generate, stack)
+    }
+    loop = ar_compiled(stack) if compiled else None
+    if loop:
+        baselines[AR_COMPILED] = loop
+    result = compare(
+        stack, prompts, methods, settings, repeats=repeats, baselines=baselines, **options
+    )
+    entries = {e["method"]: e for e in result["methods"]}
+    one_token = [n for n in (HF_GENERATE, "ar", AR_COMPILED) if n in entries]
+    fastest = max(one_token, key=lambda n: entries[n]["tokens_per_second"] or 0)
+    step = _round_ms(entries["ar"])
+    for e in result["methods"]:
+        rounds = max(1, e["rounds"])
+        e["stage_ms"] = {s: 1000 * e["seconds"][s] / rounds for s in STAGES}
+        e["ms_per_round"] = _round_ms(e)
+        e["stage_share"] = sum(e["stage_ms"].values()) / e["ms_per_round"]
+        for name, key in ((HF_GENERATE, "speedup_hf"), (fastest, "speedup_fastest")):
+            e[key] = e["tokens_per_second"] / entries[name]["tokens_per_second"]
+        models = e["stage_ms"]["draft"] + e["stage_ms"]["expand"] + e["stage_ms"]["verify"]
+        e["bound"] = e["tau"] * step / models
+    result["fastest_baseline"] = fastest
+    result["compiled"] = loop.report() if loop else None
+    return result
+
+
+def _round_ms(entry: dict[str, Any]) -> float:
+    busy = entry["seconds"]["total"] - entry["seconds"]["prefill"]
+    return 1000 * busy / max(1, entry["rounds"])
+
+
+def sweep(
+    stack: Stack,
+    prompts: Sequence[dict[str, Any]],
+    parameter: str,
+    values: Sequence[int] | None = None,
+    *,
+    settings: TreeSettings | None = None,
+    max_new_tokens: int = 64,
+    repeats: int = 3,
+) -> dict[str, Any]:
+    """Stage times of `dartree` (and `heap` over budgets) while one parameter changes.
+
+    ``parameter``: budget, width, candidates, threads, or prefix (tokens before the answer, filled
+    up with earlier turns). A row is {value, method, tau, nodes_per_round, head_calls_per_round,
+    tokens_per_second, stage_ms, ms_per_round [median, min, max over repeats]}.
+    """
+    if parameter not in SWEEPS:
+        raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {parameter!r}.")
+    base, threads = settings or stack.settings, torch.get_num_threads()
+    asked = [stack.encode(prompt_of(row)) for row in prompts]
+    values = SWEEPS[parameter] if values is None else values
+    if parameter == "threads":
+        values = [v for v in values if v <= (machine()["cores"] or 1)]
+    rows = []
+    try:
+        for value in values:
+            used, ids = base, asked
+            if parameter == "threads":
+                torch.set_num_threads(value)
+            elif parameter == "prefix":
+                ids = [long_prompt(asked, i, value) for i in range(len(asked))]
+            else:
+                used = replace(base, **{parameter: value})
+            for method in SWEPT if parameter == "budget" else ("ar", "dartree"):
+                runs = [[generate(stack, one, method=method, settings=used, stop=[],
+                                  max_new_tokens=max_new_tokens) for one in ids]
+                        for _ in range(repeats + 1)][1:]  # fmt: skip
+                rows.append({"value": value, **_swept(method, runs)})
+    finally:
+        torch.set_num_threads(threads)
+    return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
+            "prompts": len(prompts), "max_new_tokens": max_new_tokens, "machine": machine(),
+            "versions": versions(), "stack": stack.name}  # fmt: skip
+
+
+def _swept(method: str, runs: list[list[Generation]]) -> dict[str, Any]:
+    per_round = []
+    for run in runs:
+        rounds = sum(g.rounds for g in run)
+        per_round.append(
+            [1000 * sum(g.seconds[s] for g in run) / rounds for s in STAGES]
+            + [1000 * sum(g.seconds["total"] - g.seconds["prefill"] for g in run) / rounds]
+        )
+    middle = [statistics.median(column) for column in zip(*per_round, strict=True)]
+    first, total = runs[0], [row[-1] for row in per_round]
+    rounds = sum(g.rounds for g in first)
+    tokens = sum(sum(g.accepted_per_round) for g in first)
+    return {
+        "method": method, "tau": tokens / rounds,
+        "nodes_per_round": sum(g.verified_nodes for g in first) / rounds,
+        "head_calls_per_round": sum(g.head_calls for g in first) / rounds,
+        "stage_ms": dict(zip(STAGES, middle, strict=False)),
+        "ms_per_round": [middle[-1], min(total), max(total)],
+        "tokens_per_second": 1000 * tokens / rounds / middle[-1],
+    }  # fmt: skip
+
+
+def long_prompt(prompts: Sequence[list[int]], index: int, length: int) -> list[int]:
+    """Prompt ``index`` after as many others as fill ``length`` tokens; cut from the left."""
+    ids, other = list(prompts[index]), index
+    while len(ids) < length:
+        other += 1
+        ids = [*prompts[other % len(prompts)], *ids]
+    return ids[-length:]
+
+
+def peak_memory(arguments: Sequence[str]) -> int:
+    """Peak resident bytes of `dartree generate` with ``arguments``, in a process of its own."""
+    script = (
+        "import resource, sys\nfrom dartree.cli import main\nstatus = main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\n"
+        "sys.exit(status)"
+    )
+    line = [sys.executable, "-c", script, "generate", "--json", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage counts bytes there
+    return int(done.stderr.split()[-1]) * unit
+
+
+def format_bench(result: dict[str, Any]) -> str:
+    """The benchmark as a text table, with its definitions."""
+    rows = [("method", "tau", "tokens/s", "range", "vs fastest", "vs hf", "bound", "ms/round",
+             *STAGES, "stages", "lossless")]  # fmt: skip
+    for e in result["methods"]:
+        low, high = e["tokens_per_second_range"]
+        rows.append((
+            e["method"], f"{e['tau']:.2f}", f"{e['tokens_per_second']:.0f}",
+            f"{low:.0f}-{high:.0f}", f"{e['speedup_fastest']:.2f}", f"{e['speedup_hf']:.2f}",
+            f"{e['bound']:.2f}", f"{e['ms_per_round']:.2f}",
+            *(f"{e['stage_ms'][s]:.2f}" for s in STAGES), f"{e['stage_share']:.0%}",
+            {True: "yes", False: "NO", None: "-"}[e["lossless"]],
+        ))  # fmt: skip
+    first, options = result["methods"][0], result["options"]
+    tree = next(e["settings"] for e in reversed(result["methods"]) if e["settings"]["budget"])
+    lines = [
+        text_table(rows),
+        "",
+        f"stack {first['stack']}, {first['dtype']} on {first['device']}, {first['threads']} "
+        f"threads, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new tokens, "
+        f"T = {options['temperature']:g}, median of {options['repeats']} repeats, interleaved; "
+        f"{result['machine']['processor']}.",
+        f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop of "
+        "this run; vs hf: against transformers' generate. range: slowest and fastest repeat.",
+        "bound: speedup over `ar` if only drafter, head and target cost anything. stages: their "
+        "sum over the time of a round; columns between are their milliseconds a round.",
+        "settings: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty}, depth "
+        "{depth}.".format(**tree),
+    ]
+    if result["compiled"]:
+        lines.append(f"ar-compiled: {result['compiled']}.")
+    return "\n".join(lines)
+
+
+def format_sweep(result: dict[str, Any]) -> str:
+    """A sweep as a text table."""
+    rows = [(result["parameter"], "method", "tau", "nodes/round", "tokens/s", "ms/round", "range",
+             *STAGES)]  # fmt: skip
+    for r in result["rows"]:
+        middle, low, high = r["ms_per_round"]
+        rows.append((
+            str(r["value"]), r["method"], f"{r['tau']:.2f}", f"{r['nodes_per_round']:.1f}",
+            f"{r['tokens_per_second']:.0f}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}",
+            *(f"{r['stage_ms'][s]:.2f}" for s in STAGES),
+        ))  # fmt: skip
+    return text_table(rows)

@@ -1,0 +1,119 @@
+"""`model.generate(..., custom_generate=...)`: the package's decoding behind transformers' own call.
+
+transformers prepares inputs, config and stopping criteria and then calls the function made here.
+What cannot be honoured is refused by name; nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dartree.decode import Decoding
+from dartree.settings import TreeSettings
+from dartree.stack import Stack, pair_with_model
+
+# Reported by generate() only for methods with one forward a token.
+_REFUSED = {
+    "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False,
+    "output_scores": False, "output_logits": False, "output_attentions": False,
+    "output_hidden_states": False, "token_healing": False,
+}  # fmt: skip
+_WARPERS = ("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper")
+_OWN_CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")  # the decode loop ends there by itself
+
+
+def custom_generate(
+    drafter: str | Path,
+    settings: TreeSettings | None = None,
+    *,
+    method: str = "dartree",
+    streamer: Any = None,
+) -> Callable[..., torch.Tensor]:
+    """A function for ``model.generate(ids, custom_generate=...)`` on a Qwen3ForCausalLM.
+
+    ``drafter``: folder or hub id of a drafter made for that model. Greedy or sampled as the
+    GenerationConfig says (temperature, top_k, top_p, min_p; seeded by torch's global generator);
+    stopping criteria are asked after every token. One sequence at a time, without padding.
+    ``streamer`` is given here and not to ``generate``, which does not hand it on. Token ids equal
+    those of ``model.generate`` at T = 0. Raises ValueError for what cannot be honoured.
+    """
+    stacks: dict[int, Stack] = {}
+
+    def run(
+        model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+    ) -> torch.Tensor:
+        _check(input_ids, logits_processor, generation_config, model_kwargs)
+        if id(model) not in stacks:
+            stacks.clear()  # one model at a time: a drafter belongs to one target
+            stacks[id(model)] = Stack("custom_generate", pair_with_model(model, drafter))
+        stack, prompt = stacks[id(model)], input_ids[0].tolist()
+        decoding = Decoding(
+            stack, prompt, method=method, settings=settings or TreeSettings(),
+            max_new_tokens=generation_config.max_length - len(prompt),
+            stop=_stop_ids(generation_config), **_sampling(generation_config),
+        )  # fmt: skip
+        asked = [c for c in stopping_criteria if type(c).__name__ not in _OWN_CRITERIA]
+        tokens = _tokens(decoding, input_ids, asked, streamer)
+        return torch.cat([input_ids, input_ids.new_tensor([tokens])], dim=1)
+
+    return run
+
+
+def _tokens(decoding: Decoding, input_ids: torch.Tensor, asked: list, streamer: Any) -> list[int]:
+    """New tokens up to the first that a criterion stops at; the streamer gets them as they come."""
+    kept: list[int] = []
+    rounds = iter(decoding)
+    more = True
+    while more:
+        more = next(rounds, None) is not None
+        for token in decoding.result.token_ids[len(kept) :]:
+            kept.append(token)
+            if streamer is not None:
+                streamer.put(torch.tensor([token]))
+            so_far = torch.cat([input_ids, input_ids.new_tensor([kept])], dim=1)
+            if any(bool(criterion(so_far, None).any()) for criterion in asked):
+                more = False
+                break
+    if streamer is not None:
+        streamer.end()
+    return kept
+
+
+def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
+    for name, allowed in _REFUSED.items():
+        value = getattr(config, name, None)
+        if value is not None and value != allowed:
+            raise ValueError(f"custom_generate cannot honour {name}={value!r}.")
+    if input_ids.shape[0] != 1 or not input_ids.shape[1]:
+        raise ValueError(
+            f"custom_generate takes one sequence of ids at a time, got shape "
+            f"{tuple(input_ids.shape)}."
+        )
+    for processor in logits_processor:
+        if type(processor).__name__ not in _WARPERS:
+            raise ValueError(f"custom_generate cannot honour {type(processor).__name__}.")
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None and not bool((mask == 1).all()):
+        raise ValueError("custom_generate cannot honour an attention_mask with padding.")
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
+    if cache is not None and cache.get_seq_length():
+        raise ValueError("custom_generate cannot go on from a filled cache.")
+
+
+def _stop_ids(config) -> list[int]:
+    ids = config.eos_token_id
+    return [] if ids is None else [ids] if isinstance(ids, int) else [int(i) for i in ids]
+
+
+def _sampling(config) -> dict[str, Any]:
+    if not config.do_sample:
+        return {}
+    seed = int(torch.randint(2**62, (1,)))
+    options = {"temperature": 1.0 if config.temperature is None else config.temperature}
+    options |= {n: getattr(config, n, None) for n in ("top_k", "top_p", "min_p")}
+    options["top_k"] = options["top_k"] or None
+    return {**options, "seed": seed}

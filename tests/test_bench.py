@@ -1,0 +1,125 @@
+"""The benchmark: what is divided by what, and that every row decodes the same text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import dartree
+from dartree import baselines, bench
+from dartree.cli import main
+from dartree.clock import STAGES
+from tests.conftest import DATA
+from tests.reference import greedy, prompt, random_stack
+
+CASE = DATA / "domino-shift"
+STACK = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
+ROWS = [{"id": "a", "domain": "d", "ids": prompt(5)}, {"id": "b", "domain": "d", "ids": prompt(9)}]
+
+
+@pytest.fixture(scope="module")
+def stack():
+    return random_stack(dtype=torch.float64)
+
+
+def test_hf_generate_is_plain_greedy_and_ends_where_it_should(stack):
+    ids = prompt(6)
+    out = baselines.hf_generate(stack, ids, max_new_tokens=12, stop=[])
+    assert out.token_ids == greedy(stack.target.model, ids, 12)
+    assert out.rounds == 11 and out.tau == 1 and out.stop_reason == "length"
+    assert 0 < out.seconds["prefill"] < out.seconds["total"]
+    stop = out.token_ids[4]
+    first = out.token_ids.index(stop)
+    cut = baselines.hf_generate(stack, ids, max_new_tokens=12, stop=[stop])
+    assert cut.token_ids == out.token_ids[: first + 1] and cut.stop_reason == "stop"
+
+
+def test_hf_generate_leaves_the_global_generator_alone(stack):
+    torch.manual_seed(5)
+    want = torch.rand(1)
+    torch.manual_seed(5)
+    one = baselines.hf_generate(stack, prompt(6), max_new_tokens=8, temperature=1.0, seed=3)
+    two = baselines.hf_generate(stack, prompt(6), max_new_tokens=8, temperature=1.0, seed=3)
+    assert one.token_ids == two.token_ids and torch.equal(torch.rand(1), want)
+
+
+def test_every_row_is_lossless_and_its_ratios_are_what_they_say(stack):
+    methods = ["dflash", "heap", "dartree"]
+    result = bench.bench(
+        stack, ROWS, methods, compiled=False, repeats=2, max_new_tokens=20, stop=[]
+    )
+    entries = {e["method"]: e for e in result["methods"]}
+    assert list(entries) == ["ar", *methods, "hf-generate"]
+    speed = {m: e["tokens_per_second"] for m, e in entries.items()}
+    fastest = max(("ar", "hf-generate"), key=speed.get)
+    assert result["fastest_baseline"] == fastest
+    for name, e in entries.items():
+        assert e["lossless"] is True
+        assert e["speedup_fastest"] == pytest.approx(speed[name] / speed[fastest])
+        assert e["speedup_hf"] == pytest.approx(speed[name] / speed["hf-generate"])
+        assert sum(e["stage_ms"].values()) <= e["ms_per_round"] * 1.0001
+        assert set(e["stage_ms"]) == set(STAGES)
+    models = sum(entries["dartree"]["stage_ms"][s] for s in ("draft", "expand", "verify"))
+    bound = entries["dartree"]["tau"] * entries["ar"]["ms_per_round"] / models
+    assert entries["dartree"]["bound"] == pytest.approx(bound)
+    text = bench.format_bench(result)
+    assert all(line.split()[0] in text for line in (*entries, *STAGES))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "values"),
+    [("budget", (2, 9)), ("width", (1, 3)), ("prefix", (16, 40)), ("threads", (1,))],
+)
+def test_sweeps_change_what_they_say(stack, parameter, values):
+    threads = torch.get_num_threads()
+    result = bench.sweep(stack, ROWS, parameter, values, max_new_tokens=8, repeats=1)
+    assert torch.get_num_threads() == threads
+    methods = {"heap", "dartree"} if parameter == "budget" else {"ar", "dartree"}
+    assert [(r["value"], r["method"]) for r in result["rows"]] == [
+        (v, m) for v in values for m in sorted(methods, key=["ar", "heap", "dartree"].index)
+    ]
+    for row in result["rows"]:
+        if parameter == "budget":
+            assert row["nodes_per_round"] == row["value"]
+        if row["method"] == "dartree":
+            assert row["head_calls_per_round"] == stack.drafter.config.drafts
+    assert parameter in bench.format_sweep(result)
+
+
+def test_unknown_sweeps_are_refused(stack):
+    with pytest.raises(ValueError, match="sweep must be one of budget"):
+        bench.sweep(stack, ROWS, "speed")
+
+
+def test_long_prompts_end_with_the_question_and_have_the_length_asked_for():
+    prompts = [[1, 2, 3], [4, 5]]
+    assert bench.long_prompt(prompts, 1, 7) == [3, 4, 5, 1, 2, 3, 4, 5][-7:]
+    assert bench.long_prompt(prompts, 0, 2) == [2, 3]
+
+
+def test_peak_memory_is_that_of_another_process():
+    used = bench.peak_memory([*STACK, "--ids", "3,4", "--max-new-tokens", "4"])
+    assert 50 * 2**20 < used < 4 * 2**30
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(json.dumps(ROWS[0]) + "\n")
+    line = ["bench", *STACK, "--prompts", str(prompts), "--repeats", "1", "--max-new-tokens", "6"]
+    where = str(tmp_path / "b.json")
+    assert main([*line, "--methods", "dartree", "--no-compile", "--json", where]) == 0
+    assert "hf-generate" in capsys.readouterr().out
+    names = [e["method"] for e in json.loads((tmp_path / "b.json").read_text())["methods"]]
+    assert names == ["ar", "dartree", "hf-generate"]
+    assert main([*line, "--sweep", "width"]) == 0
+    assert "ms/round" in capsys.readouterr().out
+    assert main([*line, "--sweep", "speed"]) == 2
+    assert "sweep must be one of" in capsys.readouterr().err
+
+
+def test_threads_above_the_cores_are_left_out(stack):
+    result = bench.sweep(stack, ROWS, "threads", (1, 10_000), max_new_tokens=4, repeats=1)
+    assert {r["value"] for r in result["rows"]} == {1}
+    assert dartree.METHODS  # the package is whole after the sweep

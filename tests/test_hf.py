@@ -1,0 +1,100 @@
+"""`custom_generate`: the ids of transformers' own generate, its options honoured or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM, StoppingCriteria, StoppingCriteriaList
+
+import dartree
+from tests.conftest import DATA
+
+CASE = DATA / "domino-shift"
+SETTINGS = dartree.TreeSettings(width=3, candidates=5, budget=9)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Qwen3ForCausalLM.from_pretrained(CASE / "target", dtype=torch.float32).eval()
+
+
+def ours(model, ids, *, streamer=None, method="dartree", **options):
+    function = dartree.custom_generate(CASE / "drafter", SETTINGS, method=method, streamer=streamer)
+    return model.generate(torch.tensor([ids]), custom_generate=function, **options)[0].tolist()
+
+
+def theirs(model, ids, **options):
+    return model.generate(torch.tensor([ids]), **options)[0].tolist()
+
+
+@pytest.mark.parametrize("method", ["dartree", "domino", "ar"])
+@pytest.mark.parametrize("length", [1, 7, 23])
+def test_greedy_ids_are_those_of_generate(model, method, length):
+    options = dict(max_new_tokens=length, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert ours(model, [3, 4, 5], method=method, **options) == theirs(model, [3, 4, 5], **options)
+
+
+def test_eos_and_own_criteria_end_it_at_the_same_token(model):
+    options = dict(max_new_tokens=30, do_sample=False, pad_token_id=0)
+    free = theirs(model, [3, 4, 5], eos_token_id=None, **options)
+    for stop in (free[6], [free[9], free[12]]):
+        both = [f(model, [3, 4, 5], eos_token_id=stop, **options) for f in (ours, theirs)]
+        assert both[0] == both[1]
+
+    class At(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return torch.full((len(input_ids),), input_ids.shape[1] >= 14, dtype=torch.bool)
+
+    rule = {"stopping_criteria": StoppingCriteriaList([At()]), "eos_token_id": None}
+    both = [f(model, [3, 4, 5], **rule, **options) for f in (ours, theirs)]
+    assert both[0] == both[1] and len(both[0]) == 14
+
+
+def test_the_streamer_gets_every_new_token_in_order(model):
+    class Keep:
+        ids, ended = [], 0
+
+        def put(self, value):
+            self.ids.extend(value.flatten().tolist())
+
+        def end(self):
+            self.ended += 1
+
+    keep = Keep()
+    out = ours(model, [3, 4, 5], streamer=keep, max_new_tokens=12, do_sample=False,
+               eos_token_id=None, pad_token_id=0)  # fmt: skip
+    assert keep.ids == out[3:] and keep.ended == 1
+
+
+def test_sampling_follows_the_config_and_the_global_seed(model):
+    options = dict(max_new_tokens=12, do_sample=True, eos_token_id=None, pad_token_id=0)
+    runs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        runs.append(ours(model, [3, 4, 5], **options))
+    assert runs[0] == runs[1] != runs[2]
+    one = ours(model, [3, 4, 5], top_k=1, **options)
+    greedy = theirs(model, [3, 4, 5], **{**options, "do_sample": False})
+    assert one == greedy
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (dict(num_beams=2), "num_beams"),
+        (dict(num_return_sequences=2, do_sample=True), "num_return_sequences"),
+        (dict(return_dict_in_generate=True), "return_dict_in_generate"),
+        (dict(repetition_penalty=1.3), "RepetitionPenaltyLogitsProcessor"),
+        (dict(attention_mask=torch.tensor([[0, 1, 1]])), "padding"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(model, options, words):
+    with pytest.raises(ValueError, match=words):
+        ours(model, [3, 4, 5], max_new_tokens=4, pad_token_id=0, **options)
+
+
+def test_two_prompts_at_once_are_refused(model):
+    function = dartree.custom_generate(CASE / "drafter", SETTINGS)
+    with pytest.raises(ValueError, match="one sequence"):
+        model.generate(torch.tensor([[3, 4], [5, 6]]), custom_generate=function, max_new_tokens=3,
+                       pad_token_id=0)  # fmt: skip
