@@ -36,7 +36,7 @@ SWEPT = ("heap", "dartree")  # at a budget both verify the same number of nodes
 
 def ar_compiled(stack: Stack) -> Callable[..., Generation]:
     """`ar` on a compiled target with a static cache; compiled at the first call."""
-    main = replace(stack.main, target=CompiledTarget(stack.target.without_taps(), rows=1))
+    main = replace(stack.main, target=CompiledTarget(stack.target.without_taps()))
     compiled = replace(stack, main=main)
 
     def run(prompt, **options: Any) -> Generation:
@@ -44,7 +44,7 @@ def ar_compiled(stack: Stack) -> Callable[..., Generation]:
         out.method = AR_COMPILED
         return out
 
-    run.report = lambda: main.target.report
+    run.target = main.target
     return run
 
 
@@ -88,7 +88,7 @@ def bench(
         models = e["stage_ms"]["draft"] + e["stage_ms"]["expand"] + e["stage_ms"]["verify"]
         e["bound"] = e["tau"] * step / models
     result["fastest_baseline"] = fastest
-    result["compiled"] = loop.report() if loop else None
+    result["compiled"] = loop.target.report if loop else None
     return result
 
 

@@ -135,6 +135,7 @@ def _stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
     parser.add_argument("--device", help="cpu (default), cuda, ...")
     parser.add_argument("--threads", metavar="N", help="CPU threads")
+    parser.add_argument("--compile", action="store_true", help="torch.compile for the target")
 
 
 def _tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -224,9 +225,14 @@ def _load(args: argparse.Namespace):
 
     if args.threads is not None:
         torch.set_num_threads(positive_int("threads", _integer("threads", args.threads)))
-    return load_stack(
+    stack = load_stack(
         args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
     )
+    if args.compile:
+        from dartree.compiled import compiled_stack
+
+        stack = compiled_stack(stack)
+    return stack
 
 
 def _prompt(args: argparse.Namespace):

@@ -117,6 +117,8 @@ def compare(
                 if progress:
                     progress(f"{row['id']} {method}")
     entries = [_entry(method, runs[method], runs["ar"], temperature) for method in runners]
+    for entry in entries:
+        entry["differences"] = differences(stack, prompts, entry, entries[0]["token_ids"])
     return {
         "methods": entries,
         "prompts": [{"id": r["id"], "domain": r["domain"]} for r in prompts],
@@ -125,6 +127,31 @@ def compare(
         "options": {"max_new_tokens": max_new_tokens, "temperature": temperature,
                     "repeats": repeats, "seed": seed, **sampling},
     }  # fmt: skip
+
+
+def differences(
+    stack: Stack, prompts: Sequence[dict[str, Any]], entry: dict[str, Any], plain: list[list[int]]
+) -> list[dict[str, Any]]:
+    """Where the ids of ``entry`` leave those of plain decoding: {prompt, position, gap}.
+
+    gap: the target's best logit less its second best after the common part, from a run over
+    that part alone. In half precision a row's logits depend on how many rows are computed with
+    it, and a small gap is a near-tie that may fall either way; in fp32 none is expected.
+    """
+    found = []
+    if entry["lossless"] is not False:
+        return found
+    for row, ours, theirs in zip(prompts, entry["token_ids"], plain, strict=True):
+        if ours == theirs:
+            continue
+        both = zip(ours, theirs, strict=False)
+        at = next((i for i, (a, b) in enumerate(both) if a != b), min(len(ours), len(theirs)))
+        ids = [*stack.encode(prompt_of(row)), *theirs[:at]]
+        target = stack.target
+        output = target.prefill(target.new_cache(len(ids)), torch.tensor(ids, device=target.device))
+        best = output.logits[0].float().topk(2).values
+        found.append({"prompt": row["id"], "position": at, "gap": float(best[0] - best[1])})
+    return found
 
 
 def _run(stack: Stack, method: str, settings, prompt, **options: Any) -> Generation:
@@ -258,6 +285,14 @@ def format_table(result: dict[str, Any]) -> str:
         "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. speedup: "
         "tokens/s against `ar`, our one-token loop.",
     ]
+    for e in result["methods"]:
+        if e["differences"]:
+            gaps = [d["gap"] for d in e["differences"]]
+            lines.append(
+                f"{e['method']}: {len(gaps)} of {len(result['prompts'])} texts differ from ar; "
+                f"at the first difference the target's two best logits are {min(gaps):.3g} to "
+                f"{max(gaps):.3g} apart ({first['dtype']})."
+            )
     if dartree_settings:
         lines.append(
             "dartree: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty:g}, "

@@ -15,6 +15,10 @@ import torch
 from dartree.stack import Stack
 from dartree.target import KVCache, Target, TargetOutput, TreeRows
 
+# 1 for plain decoding, 17 for a chain of 16 drafts, 1 + B for the usual budgets.
+ROW_COUNTS = (1, 17, 33, 65, 129, 257)
+COLUMNS = 512  # the cache's capacity is a multiple of this
+
 
 class StaticKVCache(KVCache):
     """A :class:`KVCache` that hands over its whole capacity while ``slots`` is set.
@@ -36,41 +40,45 @@ class StaticKVCache(KVCache):
         values.index_copy_(2, self.slots, value)
         return keys, values
 
-    def _grow(self, rows: int) -> None:
-        raise ValueError(f"a static cache of {self.capacity} rows cannot take {rows}.")
+    def reserve(self, rows: int) -> None:
+        """Make room for ``rows`` rows in all, in whole steps of COLUMNS."""
+        if rows > self.capacity:
+            self._grow(-(-rows // COLUMNS) * COLUMNS)
+            self._data[..., self.length :, :] = 0
 
 
 class CompiledTarget(Target):
-    """A target whose ``verify`` is one compiled graph over ``rows`` rows and all of its context.
+    """A target whose ``verify`` runs a compiled graph with fixed row and column counts.
 
-    The prefill stays eager, since its length differs from prompt to prompt. Padding rows repeat
-    the first one; their output is dropped and their cache rows are never committed.
+    A tree of 1 + N rows runs in the smallest of ``ROW_COUNTS`` that holds it; each is compiled when
+    it is first needed. Padding rows repeat the first one; their output is dropped and their cache
+    rows are never committed. The prefill stays eager: its length differs from prompt to prompt.
     """
 
-    def __init__(self, target: Target, rows: int) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__(target.model)
-        self.tap_ids, self._eager, self.rows = target.tap_ids, target, rows
-        self.capacity = self.max_positions + rows
-        self.compile_seconds: float | None = None
+        self.tap_ids, self._eager = target.tap_ids, target
+        self.compile_seconds: dict[tuple[int, int], float] = {}
         self._graph = torch.compile(self._static_rows, dynamic=False, fullgraph=True)
-        self._mask = torch.full(
-            (1, 1, rows, self.capacity), torch.finfo(self.dtype).min, dtype=self.dtype,
-            device=self.device,
-        )  # fmt: skip
+        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+        self._plain: CompiledTarget | None = None
 
     def without_taps(self) -> CompiledTarget:
-        """As :meth:`Target.without_taps`; plain decoding verifies one row at a time."""
-        return CompiledTarget(Target(self.model), rows=1)
+        """As :meth:`Target.without_taps`; always the same object, which keeps its graphs."""
+        if self.tap_ids and self._plain is None:
+            self._plain = CompiledTarget(Target(self.model))
+        return self._plain or self
 
     @property
     def report(self) -> str:
-        """What runs, in one line."""
-        spent = "not yet" if self.compile_seconds is None else f"in {self.compile_seconds:.1f} s"
-        return f"torch.compile: {self.rows} rows, {self.capacity} columns, compiled {spent}"
+        """What runs and what compiling cost, in one line."""
+        spent = [f"{n} x {m} in {s:.1f} s" for (n, m), s in self.compile_seconds.items()]
+        return f"torch.compile; rows x columns: {', '.join(spent) or 'nothing yet'}"
 
     def new_cache(self, capacity: int) -> StaticKVCache:
-        """A static cache for the whole context, whatever capacity is asked for."""
-        return StaticKVCache(self.config, self.capacity, self.dtype, self.device)
+        """A static cache with room for ``capacity`` rows and more, in whole steps of COLUMNS."""
+        columns = -(-(capacity + ROW_COUNTS[-1]) // COLUMNS) * COLUMNS
+        return StaticKVCache(self.config, columns, self.dtype, self.device)
 
     def prefill(self, cache: KVCache, ids: torch.Tensor) -> TargetOutput:
         """As :meth:`Target.prefill`, eager."""
@@ -78,30 +86,36 @@ class CompiledTarget(Target):
 
     @torch.no_grad()
     def verify(self, cache: StaticKVCache, rows: TreeRows) -> TargetOutput:
-        """As :meth:`Target.verify`, padded to ``self.rows``; ValueError for more rows than that."""
+        """As :meth:`Target.verify`; ValueError for more rows than the largest graph has."""
         count, past = len(rows.ids), cache.length
-        if count > self.rows:
-            raise ValueError(f"rows must be at most {self.rows}, got {count}.")
-        pad = torch.arange(self.rows, device=self.device)
+        padded = next((n for n in ROW_COUNTS if n >= count), None)
+        if padded is None:
+            raise ValueError(f"rows must be at most {ROW_COUNTS[-1]}, got {count}.")
+        pad = torch.arange(padded, device=self.device)
         pad = torch.where(pad < count, pad, 0)  # rows beyond the tree repeat the anchor
-        self._mask.fill_(torch.finfo(self.dtype).min)
-        self._mask[..., : past + count] = rows.mask[0, 0][pad]
-        cache.slots = past + torch.arange(self.rows, device=self.device)
+        cache.reserve(past + padded)
+        mask = self._mask(padded, cache.capacity)
+        mask[..., : past + count] = rows.mask[0, 0][pad]
+        cache.slots = past + torch.arange(padded, device=self.device)
         cache.pending = count
         start = time.perf_counter()
         try:
-            hidden, taps = self._graph(
-                rows.ids[pad][None], rows.positions[pad][None], self._mask, cache
-            )
+            hidden, taps = self._graph(rows.ids[pad][None], rows.positions[pad][None], mask, cache)
         finally:
             cache.slots = None
-        if self.compile_seconds is None:
-            self.compile_seconds = time.perf_counter() - start
+        self.compile_seconds.setdefault((padded, cache.capacity), time.perf_counter() - start)
         hidden = hidden[0, :count]
         features = torch.cat([t[0, :count] for t in taps], dim=-1) if taps else None
         if features is None:
             features = hidden.new_empty(count, 0)
         return TargetOutput(self.model.lm_head(hidden), features)
+
+    def _mask(self, rows: int, columns: int) -> torch.Tensor:
+        """The mask buffer [1, 1, rows, columns], everything hidden."""
+        if (rows, columns) not in self._masks:
+            shape = (1, 1, rows, columns)
+            self._masks[rows, columns] = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return self._masks[rows, columns].fill_(torch.finfo(self.dtype).min)
 
     def _static_rows(self, ids, positions, mask, cache) -> tuple:
         """Last hidden states [1, R, H] and tapped states; what is compiled."""
@@ -121,13 +135,10 @@ class CompiledTarget(Target):
         return x, [states[tap] for tap in self.tap_ids]
 
 
-def compiled_stack(stack: Stack, rows: int) -> Stack:
-    """``stack`` with a compiled target of ``rows`` rows (1 + B) for every method but `ar`.
-
-    `ar` gets a graph of its own with one row. Drafter and head stay eager.
-    """
-    main = replace(stack.main, target=CompiledTarget(stack.main.target, rows))
+def compiled_stack(stack: Stack) -> Stack:
+    """``stack`` with compiled targets for all methods; drafter and head stay eager."""
+    main = replace(stack.main, target=CompiledTarget(stack.main.target))
     marginal = stack.marginal
     if marginal is not None:
-        marginal = replace(marginal, target=CompiledTarget(marginal.target, rows))
+        marginal = replace(marginal, target=CompiledTarget(marginal.target))
     return replace(stack, main=main, marginal=marginal)

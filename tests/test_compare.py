@@ -9,7 +9,7 @@ import pytest
 import dartree
 from dartree.clock import STAGES
 from dartree.compare import compare, format_table, load_prompts
-from tests.reference import greedy, prompt, random_stack
+from tests.reference import causal_logits, greedy, prompt, random_stack
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,15 @@ def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
     monkeypatch.setattr(decode, "walk", sloppy)
     out = compare(stack, rows, ["dartree"], max_new_tokens=12, stop=[])
     assert out["methods"][1]["lossless"] is False and " NO " in format_table(out)
+    (plain, tree), first = out["methods"], out["methods"][1]["differences"][0]
+    index = [row["id"] for row in rows].index(first["prompt"])
+    ours, theirs = tree["token_ids"][index], plain["token_ids"][index]
+    at = first["position"]
+    assert ours[:at] == theirs[:at] and ours[at] != theirs[at]
+    logits = causal_logits(stack.target.model, rows[index]["ids"] + theirs[:at])[-1]
+    best = logits.topk(2).values
+    assert first["gap"] == pytest.approx(float(best[0] - best[1]), rel=1e-4)
+    assert "texts differ from ar" in format_table(out) and plain["differences"] == []
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,28 @@ def tuned(stack, prompts: list[dict]) -> list[dict]:
     return sorted(found, key=lambda row: -row["tokens_per_second"])
 
 
+def score_temperatures(stack, prompts: list[dict]) -> list[dict]:
+    """tau of dartree at several temperatures, its tree scored with logits and with logits / T."""
+    from dartree.compare import compare
+    from dartree.settings import TreeSettings
+
+    found = []
+    for temperature in (0.5, 1.0, 1.5):
+        for heat in dict.fromkeys((1.0, temperature)):
+            settings = TreeSettings(
+                width=12, candidates=64, budget=64, depth_penalty=0.2, score_temperature=heat
+            )
+            rounds = tokens = 0
+            for seed in SEEDS:
+                entry = compare(stack, prompts, ["dartree"], settings, temperature=temperature,
+                                seed=seed)["methods"][-1]  # fmt: skip
+                rounds += entry["rounds"]
+                tokens += sum(map(sum, entry["accepted_per_round"]))
+            found.append({"temperature": temperature, "score_temperature": heat,
+                          "tau": tokens / rounds, "rounds": rounds})  # fmt: skip
+    return found
+
+
 def curves(logs: Path) -> dict[str, dict]:
     """Of each run's log: steps, minutes, tokens and the rows with held-out measurements."""
     found = {}
@@ -119,6 +141,7 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         mine = [row for d in common.DOMAINS
                 for row in [r for r in held if r["domain"] == d][-TUNING_SHARE:]]  # fmt: skip
         card["tuned"] = tuned(stack, mine)
+        card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
     card["sampled"] = [compared(stack, prompts, 64, temperature=1.0, seed=s) for s in SEEDS]
     card["checksums"] = checksums(data / "stacks" / name)

@@ -128,6 +128,12 @@ def _tuned(card: dict) -> str:
     return _table(["W", "B", "depth penalty", "tau", "tokens/s"], rows[:5] + rows[-2:])
 
 
+def _score_temperatures(card: dict) -> str:
+    rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", _number(r["tau"]),
+             str(r["rounds"])] for r in card["score_temperatures"]]  # fmt: skip
+    return _table(["T", "score temperature", "tau of `dartree`", "rounds"], rows)
+
+
 def render(card: dict) -> str:
     """The whole card as Markdown."""
     machine, versions = card["machine"], card["versions"]
@@ -166,6 +172,11 @@ def render(card: dict) -> str:
             "repeat: the five fastest settings and the two slowest of "
             f"{len(card['tuned'])} (K 64).",
             _tuned(card),
+            "## Trees scored at the sampling temperature",
+            "The same prompts, three seeds, W 12, K 64, B 64, depth penalty 0.2: a tree scored with "
+            "the head's logits (score temperature 1) and with logits / T. Both sample exactly from "
+            "the target.",
+            _score_temperatures(card),
         ]  # fmt: skip
     sums = "\n".join(f"{digest}  {path}" for path, digest in card["checksums"].items())
     parts += ["## Checksums (SHA-256)", f"```\n{sums}\n```"]
