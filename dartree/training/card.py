@@ -20,6 +20,7 @@ BUDGETS = (8, 16, 24, 32, 48, 64)
 PENALTIES = (0.0, 0.2, 0.5)
 WIDTHS = (4, 8, 12)
 SEEDS = (0, 1, 2)
+EVALUATED = 16  # prompts of a text that the target was not made for
 TUNING_SHARE = 8  # prompts a domain for the tuned settings
 
 
@@ -144,6 +145,9 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
     card["sampled"] = [compared(stack, prompts, 64, temperature=1.0, seed=s) for s in SEEDS]
+    harder = data / "evaluation" / "humaneval.jsonl"
+    if harder.exists():
+        card["evaluation"] = compared(stack, load_prompts(harder, EVALUATED), 64)
     card["checksums"] = checksums(data / "stacks" / name)
     card["python"] = platform.python_version()
     return card

@@ -128,6 +128,13 @@ def _tuned(card: dict) -> str:
     return _table(["W", "B", "depth penalty", "tau", "tokens/s"], rows[:5] + rows[-2:])
 
 
+def _evaluation(result: dict) -> str:
+    rows = [[f"`{m}`", _number(e["tau"]["mean"]), _number(e["tokens_per_second"], 0),
+             {True: "yes", False: "NO", None: "-"}[e["lossless"]]]
+            for m, e in result["methods"].items()]  # fmt: skip
+    return _table(["method", "tau", "tokens/s", "lossless"], rows)
+
+
 def _score_temperatures(card: dict) -> str:
     rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", _number(r["tau"]),
              str(r["rounds"])] for r in card["score_temperatures"]]  # fmt: skip
@@ -165,6 +172,13 @@ def render(card: dict) -> str:
         f"### T = 1, B = 64, {len(card['sampled'])} seeds (mean ± standard deviation)",
         _sampled(card),
     ]  # fmt: skip
+    if "evaluation" in card:
+        parts += [
+            "### HumanEval, T = 0, B = 64",
+            f"The first {card['evaluation']['prompts']} requests. No template made this text and "
+            "the target cannot solve it: its answers are those of a small model out of its depth.",
+            _evaluation(card["evaluation"]),
+        ]  # fmt: skip
     if "tuned" in card:
         parts += [
             "## Settings for this kind of machine",
@@ -173,9 +187,9 @@ def render(card: dict) -> str:
             f"{len(card['tuned'])} (K 64).",
             _tuned(card),
             "## Trees scored at the sampling temperature",
-            "The same prompts, three seeds, W 12, K 64, B 64, depth penalty 0.2: a tree scored with "
-            "the head's logits (score temperature 1) and with logits / T. Both sample exactly from "
-            "the target.",
+            "The same prompts, three seeds, W 12, K 64, B 64, depth penalty 0.2: a tree scored "
+            "with the head's logits (score temperature 1) and with logits / T. Both sample exactly "
+            "from the target.",
             _score_temperatures(card),
         ]  # fmt: skip
     sums = "\n".join(f"{digest}  {path}" for path, digest in card["checksums"].items())

@@ -12,6 +12,7 @@ import json
 import shutil
 from pathlib import Path
 
+from dartree.stack import data_dir
 from dartree.training import common
 from dartree.training.common import preset_folder
 
@@ -58,6 +59,7 @@ def assemble(folder: Path, preset: str) -> Path:
 
     def write(data: Path) -> None:
         shutil.copytree(folder / "prompts", data / "prompts")
+        shutil.copytree(data_dir() / "evaluation", data / "evaluation")
         main, other = data / "stacks" / preset, data / "stacks" / f"{preset}-dspark"
         for name in ("target", "drafter", "dflash"):
             shutil.copytree(folder / name, main / name)
