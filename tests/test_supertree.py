@@ -7,13 +7,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dartree
 from dartree.clock import Clock
 from dartree.heads import corrected_logits
 from dartree.proposers import PROPOSERS
 from dartree.settings import TreeSettings
-from dartree.supertree import expand, fixed_quotas, top_candidates
+from dartree.supertree import expand, first_of_sorted, fixed_quotas, top_candidates
 from tests.reference import VOCABULARY, prompt, random_stack
 
 
@@ -155,3 +157,13 @@ def test_score_temperature_divides_the_logits(method):
 def test_equal_logits_keep_the_smaller_ids_first():
     ids = top_candidates(torch.tensor([[0.0, 2.0, 2.0, 1.0, 2.0]]), 4)
     assert ids.tolist() == [[1, 2, 4, 3]]
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=40), st.integers(1, 45))
+def test_the_first_of_a_stable_sort_with_many_ties(values, count):
+    want = sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]
+    best, indices = first_of_sorted(torch.tensor(values, dtype=torch.float32), count)
+    assert indices.tolist() == want and best.tolist() == [values[i] for i in want]
+    lost = torch.tensor([float("-inf") if v < 0 else v for v in values])
+    assert (lost[first_of_sorted(lost, count)[1]] == first_of_sorted(lost, count)[0]).all()

@@ -25,7 +25,7 @@ SHAPE = {
         "head_dim": 64,
         "intermediate": 768,
         "emb_dim": 128,
-        "gru": 256,
+        "gru": 128,  # its products are made once a depth and branch: 256 took 3 times as long
         "markov_rank": 128,
         "block": 16,
     },
