@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
 
 from dartree.training import common
 
+Lanes = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 TABLES = ("embed", "lm_head", "markov", "confidence")  # rows of tokens, not maps of hidden states
 
 
@@ -37,19 +39,27 @@ class Optimiser:
         self.parts: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
         ]
-        if matrices:
-            self.parts.append(torch.optim.Muon(
-                matrices, lr=peak, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-            ))  # fmt: skip
+        for half in (matrices[::2], matrices[1::2]):  # for two lanes of equal work
+            if half:
+                self.parts.append(torch.optim.Muon(
+                    half, lr=peak, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+                ))  # fmt: skip
 
-    def step(self, step: int, progress: float, warmup: int = 100) -> float:
-        """One update at this place of the schedule; clears the gradients; the rate it used."""
+    def step(self, step: int, progress: float, warmup: int = 100, lanes: Lanes = map) -> float:
+        """One update at this place of the schedule; clears the gradients; the rate it used.
+
+        ``lanes`` maps a function over the optimiser's independent parts.
+        """
         rate = common.learning_rate(self.peak, step, progress, warmup)
-        for part in self.parts:
+
+        def update(part: torch.optim.Optimizer) -> None:
             for group in part.param_groups:
                 group["lr"] = rate
             part.step()
             part.zero_grad()
+
+        for _ in lanes(update, self.parts):
+            pass
         return rate
 
     def state_dict(self) -> dict:

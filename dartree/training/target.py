@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,7 +47,8 @@ def loss_of(model, ids, weights, bf16: bool):
     import torch
     from torch.nn import functional as F
 
-    amp = torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext()
+    # no cache of casts: it is one for all threads, and every weight is cast once a forward anyway
+    amp = torch.autocast("cpu", torch.bfloat16, cache_enabled=False) if bf16 else nullcontext()
     with amp:
         logits = model(input_ids=ids, use_cache=False).logits  # [b, t, V]
     # the labels are shifted, not the logits: slicing would copy the logits and their gradient
@@ -172,11 +175,48 @@ class Run:
             self.step, self.seconds = state["step"], state["seconds"]
 
 
+def gradients(model, ids, weights, total: float, bf16: bool) -> tuple[list, float]:
+    """Gradients and loss of some windows, as their share of a step whose weights sum to `total`.
+
+    One lane: a thread with single-threaded matrix products.  Two threads of one product wait for
+    each other actively, and stall by ten times where another program runs beside them.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    loss, mass = loss_of(model, ids, weights, bf16)
+    share = loss * (mass / total)
+    return list(torch.autograd.grad(share, list(model.parameters()))), float(share.detach())
+
+
+def one_step(run: Run, rows: np.ndarray, ids, weights, pool, bf16: bool) -> tuple[float, float]:
+    """Loss and learning rate of one update on these windows.
+
+    The windows are split into two fixed halves and summed in order, so the result does not
+    depend on how many lanes there are.
+    """
+    import torch
+
+    total = float(weights[rows][:, 1:].astype(np.float64).sum())
+    halves = [half for half in np.array_split(rows, 2) if len(half)]
+
+    def lane(half: np.ndarray) -> tuple[list, float]:
+        x = torch.from_numpy(ids[half].astype(np.int64))
+        w = torch.from_numpy(weights[half].astype(np.float32))
+        return gradients(run.model, x, w, total, bf16)
+
+    results = list(pool.map(lane, halves))
+    for i, parameter in enumerate(run.model.parameters()):
+        parameter.grad = sum(grads[i] for grads, _ in results)
+    torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    rate = run.optimiser.step(run.step, run.progress, lanes=pool.map)
+    return sum(loss for _, loss in results), rate
+
+
 def train(
-    run: Run, ids: np.ndarray, weights: np.ndarray, held: dict, tokenizer_folder: Path
+    run: Run, ids: np.ndarray, weights: np.ndarray, held: dict, tokenizer_folder: Path, pool
 ) -> None:
     """Steps until the progress is 1, with log, progress bar, regular states and an early export."""
-    import torch
     from tqdm import tqdm
 
     args, model = run.args, run.model
@@ -189,15 +229,10 @@ def train(
     last, saved, early, mean = time.perf_counter(), run.seconds, args.early_minutes, None
     while run.progress < 1:
         rows = packing.batch_rows(run.step, args.batch, len(ids), args.seed)
-        x = torch.from_numpy(ids[rows].astype(np.int64))
-        loss, _ = loss_of(model, x, torch.from_numpy(weights[rows].astype(np.float32)), bf16)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        rate = run.optimiser.step(run.step, run.progress)
+        value, rate = one_step(run, rows, ids, weights, pool, bf16)
         run.step += 1
         now = time.perf_counter()
         run.seconds, last, speed = run.seconds + now - last, now, per_step / (now - last)
-        value = loss.item()
         mean = value if mean is None else 0.95 * mean + 0.05 * value
         bar.update(per_step)
         left = run.seconds * (1 - run.progress) / max(run.progress, 1e-9) / 60
@@ -224,12 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=int, default=8, help="windows a step")
     add("--length", type=int, default=512, help="tokens a window")
     add("--learning-rate", type=float, default=4e-3, help="at the end of the warm-up")
-    add(
-        "--threads",
-        type=int,
-        help="threads of torch (default: all cores); where other "
-        "work runs beside it, OMP_WAIT_POLICY=PASSIVE keeps idle threads from spinning",
-    )
+    add("--threads", type=int, help="lanes of one thread each (default: 2, or all cores if fewer)")
     add("--resume", action="store_true", help="go on from the last state")
     add("--early-minutes", type=float, help="also export target-early/ after this time")
     add("--save-seconds", type=float, default=60, help="time between two states")
@@ -242,11 +272,11 @@ def run(args: argparse.Namespace) -> None:
     import torch
     from transformers import AutoTokenizer
 
-    for name in ("tokens", "batch", "length", "log_every", "held_every"):
-        if getattr(args, name) < 1:
+    for name in ("tokens", "batch", "length", "log_every", "held_every", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"{name} is {getattr(args, name)}; it must be at least 1")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    lanes = args.threads or min(2, os.cpu_count() or 1)
+    torch.set_num_threads(1)
     folder = common.preset_folder(args.preset, args.out)
     tokenizer_folder = folder / "tokenizer"
     if not tokenizer_folder.exists():
@@ -261,7 +291,8 @@ def run(args: argparse.Namespace) -> None:
         f"target: {count / 1e6:.2f} million parameters, {ids.size / 1e6:.1f} million tokens a pass"
     )
     held = held_out_windows(folder, tokenizer, args.length)
-    train(state, ids, weights, held, tokenizer_folder)
+    with ThreadPoolExecutor(lanes) as pool:
+        train(state, ids, weights, held, tokenizer_folder, pool)
     export(state.model, tokenizer_folder, folder / "target")
     losses = held_out_loss(state.model, held, common.bf16_on_cpu())
     text = ", ".join(f"{domain} {loss:.3f}" for domain, loss in losses.items())

@@ -256,7 +256,7 @@ class Trainer:
             while self.progress < 1:
                 mix = max(0.0, 1.0 - self.progress)
                 result = self._one_step(pool, mix)
-                rate = self.optimiser.step(self.step, self.progress, warmup)
+                rate = self.optimiser.step(self.step, self.progress, warmup, pool.map)
                 self.step += 1
                 done = self._clock(last)
                 speed, last = result.pop("rows") / (done - last), done

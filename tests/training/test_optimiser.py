@@ -27,7 +27,7 @@ def gradients(model: nn.Module, seed: int) -> None:
 def test_only_matrices_between_hidden_states_are_muons():
     model = small()
     optimiser = Optimiser(model.named_parameters(), 1e-2, 0.1)
-    adam, muon = optimiser.parts
+    adam, muon = optimiser.parts  # one matrix: nothing is left for a second half
     assert [p is model["map"].weight for g in muon.param_groups for p in g["params"]] == [True]
     decayed, plain = (g["params"] for g in adam.param_groups)
     assert {p.dim() for p in decayed} == {2} and {p.dim() for p in plain} == {1}
