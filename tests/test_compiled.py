@@ -29,6 +29,7 @@ def test_verify_and_commit_are_those_of_the_eager_target(pair):
         tree = random_tree(np.random.default_rng(seed), nodes)
         rows = tree_rows(eager, tree, anchor=5, past=caches[0].length)
         one, two = (t.verify(c, rows) for t, c in zip((eager, compiled), caches, strict=True))
+        assert bool(torch.isfinite(two.logits).all())  # no row is hidden from itself
         torch.testing.assert_close(two.logits, one.logits, atol=2e-5, rtol=1e-4)
         torch.testing.assert_close(two.features, one.features, atol=2e-5, rtol=1e-4)
         for cache in caches:

@@ -167,3 +167,20 @@ def test_the_first_of_a_stable_sort_with_many_ties(values, count):
     assert indices.tolist() == want and best.tolist() == [values[i] for i in want]
     lost = torch.tensor([float("-inf") if v < 0 else v for v in values])
     assert (lost[first_of_sorted(lost, count)[1]] == first_of_sorted(lost, count)[0]).all()
+
+
+def test_normalisers_agree_where_all_tokens_are_candidates():
+    """Over fewer candidates a conditional can only be larger than over the vocabulary."""
+    stack = random_stack()
+    block = block_of(stack)
+    for candidates in (VOCABULARY, 7):
+        one, all_ = (
+            expand(block, stack.head, TreeSettings(width=3, candidates=candidates, normalise=n))
+            for n in ("candidates", "vocabulary")
+        )
+        first, second = one.supertree.scores[:3], all_.supertree.scores[:3]
+        if candidates == VOCABULARY:
+            np.testing.assert_allclose(one.supertree.scores, all_.supertree.scores, atol=1e-5)
+            assert one.supertree.tokens.tolist() == all_.supertree.tokens.tolist()
+        else:
+            assert (first > second).all()

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -94,3 +97,16 @@ def test_bad_names(tmp_path, name):
     with pytest.raises(ValueError, match="name must be a file name"):
         plots.save_figure(plt.figure(), tmp_path, name)
     plt.close("all")
+
+
+def test_figures_need_no_display(tmp_path):
+    script = (
+        "import sys, matplotlib.pyplot as plt\nfrom dartree import plots\n"
+        "fig, ax = plt.subplots()\nax.plot([1, 2])\nplots.save_figure(fig, sys.argv[1], '00_a')"
+    )
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND")
+    env = {k: v for k, v in os.environ.items() if k not in hidden}
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, cwd=save.PROJECT,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {p.suffix for p in tmp_path.iterdir()} == {".svg", ".png", ".json"}
