@@ -144,6 +144,15 @@ def test_quickstart_runs(tmp_path, capfd):
             assert output.get("name") != "stderr", "a warning: " + output.get("text", "")
 
 
+def test_latency_runs(tmp_path, capfd):
+    figures(tmp_path, "--only", "07", "-p", "max_new_tokens", "12")
+    names = [p.stem for p in check_figures(tmp_path, "07")]
+    assert names == ["07_budget", "07_prefix", "07_stages", "07_width_candidates"]
+    sidecar = json.loads((tmp_path / "07_stages.json").read_text(encoding="utf-8"))
+    assert {"heap", "dartree", "hf-generate"} <= set(sidecar["volatile"]["measured"])
+    assert "1 of 1 notebooks ran" in capfd.readouterr().out
+
+
 @pytest.mark.long
 @each
 def test_quick_figures_are_the_same_twice(path, tmp_path):

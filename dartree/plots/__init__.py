@@ -1,6 +1,7 @@
 """Pictures of records and comparisons: pure functions from results and an Axes to the Axes."""
 
 from dartree.plots.bars import draw_speed, draw_tau, draw_tau_by_domain
+from dartree.plots.curves import draw_stages, draw_sweep, knee, mark
 from dartree.plots.labels import plot_label, token_decoder, token_label
 from dartree.plots.rounds import draw_rounds, rounds_figsize, rounds_html
 from dartree.plots.save import figure_folder, save_figure, write_json
@@ -13,9 +14,13 @@ __all__ = [
     "draw_round",
     "draw_rounds",
     "draw_speed",
+    "draw_stages",
+    "draw_sweep",
     "draw_tau",
     "draw_tau_by_domain",
     "figure_folder",
+    "knee",
+    "mark",
     "method_look",
     "plot_label",
     "round_figsize",

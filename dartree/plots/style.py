@@ -34,6 +34,12 @@ METHOD_LOOKS: dict[str, Look] = {
     "dartree": Look("#d55e00", "o", "-", ""),
 }
 
+# One-token baselines are no methods, but stand beside them in figures of time.
+BASELINE_LOOKS: dict[str, Look] = {
+    "hf-generate": Look("#4d4d4d", "1", ":", "\\\\"),
+    "ar-compiled": Look("#6b6b6b", "2", (0, (3, 1, 1, 1)), "oo"),
+}
+
 BONUS = "bonus"  # the target's own token that ends a round
 OUTCOME_LOOKS: dict[str, Look] = {
     ACCEPTED: Look("#029e73", "o"),
@@ -75,7 +81,9 @@ def use_style() -> None:
 
 
 def method_look(method: str) -> Look:
-    """The fixed look of ``method``; ValueError for an unknown one."""
+    """The fixed look of ``method`` or of a baseline; ValueError for an unknown one."""
+    if method in BASELINE_LOOKS:
+        return BASELINE_LOOKS[method]
     if method not in METHOD_LOOKS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     return METHOD_LOOKS[method]

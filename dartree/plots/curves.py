@@ -1,0 +1,91 @@
+"""Where the time of a round goes, and how it grows: pictures of benchmarks and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from dartree.clock import STAGES
+from dartree.plots.style import INK, SOFT, Look, method_look
+
+# The models' own forwards in solid colours, what is paid around them hatched.
+STAGE_LOOKS: dict[str, Look] = {
+    "draft": Look("#56b4e9"),
+    "expand": Look("#d55e00"),
+    "prune": Look("#de8f05", hatch="////"),
+    "mask": Look("#cc78bc", hatch="xxxx"),
+    "verify": Look("#029e73"),
+    "walk": Look("#ca9161", hatch="...."),
+    "commit": Look("#949494", hatch="----"),
+}
+KNEE = 1.25  # a round at the knee takes this many times the round with one node
+
+
+def draw_stages(ax: Axes, result: Mapping[str, Any]) -> Axes:
+    """Milliseconds of a round by stage, one bar a method; ``result`` of :func:`bench.bench`.
+
+    The number behind a bar is the whole round; what the stages leave is white.
+    """
+    entries = [e for e in result["methods"] if e["rounds"]]
+    for y, entry in enumerate(entries):
+        left = 0.0
+        for stage in STAGES:
+            width, look = entry["stage_ms"][stage], STAGE_LOOKS[stage]
+            ax.barh(y, width, left=left, height=0.68, fc=look.color, ec="white", lw=0.4,
+                    hatch=look.hatch, label=stage if y == 0 else None)  # fmt: skip
+            left += width
+        ax.annotate(
+            f"{entry['ms_per_round']:.1f} ms, tau {entry['tau']:.2f}", (entry["ms_per_round"], y),
+            xytext=(5, 0), textcoords="offset points", va="center", size=9, color=INK,
+        )  # fmt: skip
+    ax.set_yticks(range(len(entries)), [entry["method"] for entry in entries])
+    ax.set_ylim(len(entries) - 0.4, -0.6)
+    ax.set_xlim(0, 1.32 * max(entry["ms_per_round"] for entry in entries))
+    ax.grid(axis="y", visible=False)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("milliseconds of a round, by stage")
+    ax.legend(ncols=len(STAGES), loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8,
+              handlelength=1.2, columnspacing=1.0)  # fmt: skip
+    return ax
+
+
+def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) -> Axes:
+    """Milliseconds of a round over the swept parameter, one line a method, band: the repeats.
+
+    ``share``: a stage that is drawn as well, thinner. ``result`` of :func:`bench.sweep`.
+    """
+    for method in dict.fromkeys(row["method"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["method"] == method]
+        look, values = method_look(method), [row["value"] for row in rows]
+        middle, low, high = np.array([row["ms_per_round"] for row in rows]).T
+        ax.fill_between(values, low, high, color=look.color, alpha=0.2, lw=0)
+        ax.plot(values, middle, color=look.color, marker=look.marker, ls=look.dash, ms=5, lw=1.4,
+                label=method)  # fmt: skip
+        if share:
+            ax.plot(values, [row["stage_ms"][share] for row in rows], color=look.color, lw=0.8,
+                    ls=":", label=f"{method}: {share}")  # fmt: skip
+    ax.set_xscale("log", base=2)
+    ticks = sorted({row["value"] for row in result["rows"]})
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.minorticks_off()
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("milliseconds of a round")
+    ax.legend(fontsize=8)
+    return ax
+
+
+def knee(result: Mapping[str, Any], method: str = "dartree") -> int:
+    """The largest value of a sweep whose round takes at most KNEE times the first one's."""
+    rows = [row for row in result["rows"] if row["method"] == method]
+    limit = KNEE * rows[0]["ms_per_round"][0]
+    return max(row["value"] for row in rows if row["ms_per_round"][0] <= limit)
+
+
+def mark(ax: Axes, value: float, text: str) -> None:
+    """A dotted line at ``value`` of the x axis, with its name at the top."""
+    ax.axvline(value, color=SOFT, lw=1, ls=(0, (1, 2)), zorder=0)
+    ax.annotate(text, (value, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4),
+                textcoords="offset points", va="top", size=8, color=SOFT)  # fmt: skip
