@@ -144,6 +144,12 @@ def test_quickstart_runs(tmp_path, capfd):
             assert output.get("name") != "stderr", "a warning: " + output.get("text", "")
 
 
+def test_marginal_and_joint_run(tmp_path):
+    figures(tmp_path, "--only", "01")
+    names = [p.stem for p in check_figures(tmp_path, "01")]
+    assert names == ["01_gap", "01_three_sentences", "01_two_sentences"]
+
+
 def test_latency_runs(tmp_path, capfd):
     figures(tmp_path, "--only", "07", "-p", "max_new_tokens", "12")
     names = [p.stem for p in check_figures(tmp_path, "07")]

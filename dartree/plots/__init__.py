@@ -1,7 +1,7 @@
 """Pictures of records and comparisons: pure functions from results and an Axes to the Axes."""
 
 from dartree.plots.bars import draw_speed, draw_tau, draw_tau_by_domain
-from dartree.plots.curves import draw_stages, draw_sweep, knee, mark
+from dartree.plots.curves import draw_positions, draw_stages, draw_sweep, draw_table, knee, mark
 from dartree.plots.labels import plot_label, token_decoder, token_label
 from dartree.plots.rounds import draw_rounds, rounds_figsize, rounds_html
 from dartree.plots.save import figure_folder, save_figure, write_json
@@ -11,11 +11,13 @@ from dartree.plots.tree import draw_round, round_figsize, telling_round
 __all__ = [
     "METHOD_LOOKS",
     "OUTCOME_LOOKS",
+    "draw_positions",
     "draw_round",
     "draw_rounds",
     "draw_speed",
     "draw_stages",
     "draw_sweep",
+    "draw_table",
     "draw_tau",
     "draw_tau_by_domain",
     "figure_folder",

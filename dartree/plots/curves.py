@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from dartree.clock import STAGES
 from dartree.plots.style import INK, SOFT, Look, method_look
@@ -89,3 +90,35 @@ def mark(ax: Axes, value: float, text: str) -> None:
     ax.axvline(value, color=SOFT, lw=1, ls=(0, (1, 2)), zorder=0)
     ax.annotate(text, (value, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4),
                 textcoords="offset points", va="top", size=8, color=SOFT)  # fmt: skip
+
+
+# What conditions on nothing drafted, and what conditions on the path.
+GUESS_LOOKS = {"marginals": method_look("dflash"), "corrected": method_look("dartree")}
+
+
+def draw_positions(ax: Axes, values: Mapping[str, np.ndarray], label: str) -> Axes:
+    """One line a kind of guess ("marginals", "corrected") over draft positions 1..n."""
+    for name, line in values.items():
+        look = GUESS_LOOKS[name]
+        ax.plot(range(1, len(line) + 1), line, color=look.color, marker=look.marker, ls=look.dash,
+                ms=5, lw=1.4, label=name)  # fmt: skip
+    ax.set_xlabel("draft position")
+    ax.set_ylabel(label)
+    ax.set_ylim(0, 1)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend()
+    return ax
+
+
+def draw_table(ax: Axes, table: np.ndarray, words: list[str], title: str) -> Axes:
+    """A table of probabilities [n, V] as a heat map with its numbers; zeros are left empty."""
+    ax.imshow(table, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for (i, j), p in np.ndenumerate(table):
+        if p > 0:
+            ax.text(j, i, f"{p:.2f}", ha="center", va="center", size=9,
+                    color="white" if p > 0.6 else INK)  # fmt: skip
+    ax.set_xticks(range(len(words)), words, rotation=30, ha="right")
+    ax.set_yticks(range(len(table)), [f"position {i + 1}" for i in range(len(table))])
+    ax.grid(visible=False)
+    ax.set_title(title)
+    return ax
