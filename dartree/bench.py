@@ -21,17 +21,18 @@ from dartree.clock import STAGES
 from dartree.compare import compare, machine, prompt_of, text_table, versions
 from dartree.compiled import CompiledTarget
 from dartree.decode import Generation, generate
-from dartree.settings import TreeSettings
+from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack
 
 SWEEPS = {
     "budget": (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192),
     "width": (1, 2, 4, 8, 12, 16, 24, 32),
     "candidates": (1, 4, 16, 64, 256),
+    "depth_penalty": (0.0, 0.1, 0.2, 0.5, 1.0, 2.0),
     "prefix": (64, 128, 256, 512, 768, 960),
     "threads": (1, 2, 4, 8),
 }
-SWEPT = ("heap", "dartree")  # at a budget both verify the same number of nodes
+SWEPT = {"budget": ("heap", "dartree"), "depth_penalty": ("dartree",)}
 
 
 def ar_compiled(stack: Stack) -> Callable[..., Generation]:
@@ -101,20 +102,24 @@ def sweep(
     stack: Stack,
     prompts: Sequence[dict[str, Any]],
     parameter: str,
-    values: Sequence[int] | None = None,
+    values: Sequence[float] | None = None,
     *,
+    methods: Sequence[str] | None = None,
     settings: TreeSettings | None = None,
     max_new_tokens: int = 64,
     repeats: int = 3,
 ) -> dict[str, Any]:
-    """Stage times of `dartree` (and `heap` over budgets) while one parameter changes.
+    """tau and stage times of some methods while one parameter changes.
 
-    ``parameter``: budget, width, candidates, threads, or prefix (tokens before the answer, filled
-    up with earlier turns). A row is {value, method, tau, nodes_per_round, head_calls_per_round,
+    ``parameter``: budget, width, candidates, depth_penalty, threads, or prefix (tokens before the
+    answer, filled up with earlier turns). ``methods``: `dartree` and, where the parameter is its
+    matter, `heap` or `ar`. A row is {value, method, tau, nodes_per_round, head_calls_per_round,
     tokens_per_second, stage_ms, ms_per_round [median, min, max over repeats]}.
     """
     if parameter not in SWEEPS:
         raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {parameter!r}.")
+    for method in methods or ():
+        check_method(method)
     base, threads = settings or stack.settings, torch.get_num_threads()
     asked = [stack.encode(prompt_of(row)) for row in prompts]
     values = SWEEPS[parameter] if values is None else values
@@ -130,7 +135,7 @@ def sweep(
                 ids = [long_prompt(asked, i, value) for i in range(len(asked))]
             else:
                 used = replace(base, **{parameter: value})
-            for method in SWEPT if parameter == "budget" else ("ar", "dartree"):
+            for method in methods or SWEPT.get(parameter, ("ar", "dartree")):
                 runs = [[generate(stack, one, method=method, settings=used, stop=[],
                                   max_new_tokens=max_new_tokens) for one in ids]
                         for _ in range(repeats + 1)][1:]  # fmt: skip

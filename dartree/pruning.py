@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dartree.settings import non_negative, positive_int
+from dartree.settings import penalty, positive_int
 from dartree.tree import DraftTree, Supertree
 
 
@@ -30,8 +30,8 @@ def top_b_nodes(supertree: Supertree, budget: int, depth_penalty: float) -> np.n
     best nodes need not contain their own parents.
     """
     budget = positive_int("budget", budget)
-    penalty = non_negative("depth_penalty", depth_penalty)
-    order = np.argsort(-pruning_scores(supertree, penalty), kind="stable")
+    f = pruning_scores(supertree, penalty(depth_penalty))
+    order = np.argsort(-f, kind="stable")
     return np.sort(order[:budget]) + 1
 
 

@@ -57,6 +57,17 @@ def non_negative(name: str, value: Any) -> float:
     return number
 
 
+def penalty(value: Any) -> float:
+    """A depth penalty as a float; ValueError, with the reason, for a bonus."""
+    number = _as_float(value)
+    if number is not None and math.isfinite(number) and number < 0:
+        raise ValueError(
+            f"depth_penalty must be a finite number of at least 0, got {value!r}: with a bonus a "
+            "node can outrank its own parent, and the best nodes need not form a tree."
+        )
+    return non_negative("depth_penalty", value)
+
+
 def positive(name: str, value: Any) -> float:
     """Return ``value`` as a float, or raise ValueError unless it is finite and > 0."""
     number = _as_float(value)
@@ -132,7 +143,7 @@ class TreeSettings:
     def __post_init__(self) -> None:
         for name in ("width", "candidates", "budget"):
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
-        object.__setattr__(self, "depth_penalty", non_negative("depth_penalty", self.depth_penalty))
+        object.__setattr__(self, "depth_penalty", penalty(self.depth_penalty))
         object.__setattr__(
             self, "score_temperature", positive("score_temperature", self.score_temperature)
         )

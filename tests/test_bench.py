@@ -70,13 +70,20 @@ def test_every_row_is_lossless_and_its_ratios_are_what_they_say(stack):
 
 @pytest.mark.parametrize(
     ("parameter", "values"),
-    [("budget", (2, 9)), ("width", (1, 3)), ("prefix", (16, 40)), ("threads", (1,))],
+    [
+        ("budget", (2, 9)),
+        ("width", (1, 3)),
+        ("prefix", (16, 40)),
+        ("threads", (1,)),
+        ("depth_penalty", (0.0, 9.0)),
+    ],
 )
 def test_sweeps_change_what_they_say(stack, parameter, values):
     threads = torch.get_num_threads()
     result = bench.sweep(stack, ROWS, parameter, values, max_new_tokens=8, repeats=1)
     assert torch.get_num_threads() == threads
-    methods = {"heap", "dartree"} if parameter == "budget" else {"ar", "dartree"}
+    both = {"budget": {"heap", "dartree"}, "depth_penalty": {"dartree"}}
+    methods = both.get(parameter, {"ar", "dartree"})
     assert [(r["value"], r["method"]) for r in result["rows"]] == [
         (v, m) for v in values for m in sorted(methods, key=["ar", "heap", "dartree"].index)
     ]
@@ -86,6 +93,17 @@ def test_sweeps_change_what_they_say(stack, parameter, values):
         if row["method"] == "dartree":
             assert row["head_calls_per_round"] == stack.drafter.config.drafts
     assert parameter in bench.format_sweep(result)
+
+
+def test_a_heavy_penalty_makes_trees_shallow(stack):
+    free, heavy = bench.sweep(
+        stack, ROWS, "depth_penalty", (0.0, 50.0), max_new_tokens=8, repeats=1
+    )["rows"]
+    assert heavy["tau"] <= free["tau"] and heavy["nodes_per_round"] == free["nodes_per_round"]
+    only = bench.sweep(stack, ROWS, "budget", (4,), methods=["domino"], max_new_tokens=8, repeats=1)
+    assert [row["method"] for row in only["rows"]] == ["domino"]
+    with pytest.raises(ValueError, match="method must be one of"):
+        bench.sweep(stack, ROWS, "budget", (4,), methods=["tree"])
 
 
 def test_unknown_sweeps_are_refused(stack):

@@ -150,6 +150,11 @@ def test_marginal_and_joint_run(tmp_path):
     assert names == ["01_gap", "01_three_sentences", "01_two_sentences"]
 
 
+def test_pruning_runs(tmp_path):
+    figures(tmp_path, "--only", "04", "-p", "max_new_tokens", "16")
+    assert [p.stem for p in check_figures(tmp_path, "04")] == ["04_budget", "04_penalty"]
+
+
 def test_latency_runs(tmp_path, capfd):
     figures(tmp_path, "--only", "07", "-p", "max_new_tokens", "12")
     names = [p.stem for p in check_figures(tmp_path, "07")]

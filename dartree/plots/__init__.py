@@ -1,7 +1,15 @@
 """Pictures of records and comparisons: pure functions from results and an Axes to the Axes."""
 
 from dartree.plots.bars import draw_speed, draw_tau, draw_tau_by_domain
-from dartree.plots.curves import draw_positions, draw_stages, draw_sweep, draw_table, knee, mark
+from dartree.plots.curves import (
+    draw_positions,
+    draw_stages,
+    draw_sweep,
+    draw_table,
+    draw_tau_sweep,
+    knee,
+    mark,
+)
 from dartree.plots.labels import plot_label, token_decoder, token_label
 from dartree.plots.rounds import draw_rounds, rounds_figsize, rounds_html
 from dartree.plots.save import figure_folder, save_figure, write_json
@@ -20,6 +28,7 @@ __all__ = [
     "draw_table",
     "draw_tau",
     "draw_tau_by_domain",
+    "draw_tau_sweep",
     "figure_folder",
     "knee",
     "mark",

@@ -78,6 +78,20 @@ def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) ->
     return ax
 
 
+def draw_tau_sweep(ax: Axes, result: Mapping[str, Any]) -> Axes:
+    """tau over the swept parameter, one line a method; ``result`` of :func:`bench.sweep`."""
+    for method in dict.fromkeys(row["method"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["method"] == method]
+        look = method_look(method)
+        ax.plot([r["value"] for r in rows], [r["tau"] for r in rows], color=look.color,
+                marker=look.marker, ls=look.dash, ms=5, lw=1.4, label=method)  # fmt: skip
+    ax.set_xlabel(result["parameter"].replace("_", " "))
+    ax.set_ylabel("tau: tokens committed per round")
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return ax
+
+
 def knee(result: Mapping[str, Any], method: str = "dartree") -> int:
     """The largest value of a sweep whose round takes at most KNEE times the first one's."""
     rows = [row for row in result["rows"] if row["method"] == method]
