@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,13 +158,85 @@ def test_near_zero_temperature_is_nearly_greedy(method):
     assert cold.token_ids == greedy.token_ids
 
 
+class Remembered:
+    """A target that computes each forward of the first round once; its answers are the same."""
+
+    def __init__(self, target) -> None:
+        self._target, self._prompt, self._seen = target, None, {}
+
+    def __getattr__(self, name):
+        return getattr(self._target, name)
+
+    def without_taps(self):
+        return self
+
+    def new_cache(self, capacity: int):
+        return SimpleNamespace(length=0, commit=lambda rows: None)
+
+    def prefill(self, cache, ids):
+        if self._prompt is None:
+            self._prompt = self._target.new_cache(64)
+            self._seen["prompt"] = self._target.prefill(self._prompt, ids)
+        cache.length = len(ids)
+        return self._seen["prompt"]
+
+    def verify(self, cache, rows):
+        key = tuple(rows.ids.tolist())
+        if key not in self._seen:
+            self._seen[key] = self._target.verify(self._prompt, rows)
+        return self._seen[key]
+
+
+def remembered(stack, method, monkeypatch):
+    """``stack`` for many draws of two tokens: drafts, trees and forwards are kept by anchor.
+
+    Sampler, walk and loop run anew for every seed; what they are given depends on the prompt and
+    the first token alone.
+    """
+    context, drafts, trees = SimpleNamespace(features=None), {}, {}
+    context.absorb = lambda features: setattr(context, "features", features)
+    whole, proposer = decode.DrafterCache, decode.PROPOSERS[method]
+    draft_block = decode.draft_block
+
+    def draft(pairing, _, anchor):
+        if anchor not in drafts:
+            real = whole(pairing.drafter)
+            real.absorb(context.features)
+            drafts[anchor] = draft_block(pairing, real, anchor)
+        return drafts[anchor]
+
+    def propose(block, *rest):
+        if block.anchor not in trees:
+            trees[block.anchor] = proposer(block, *rest)
+        return trees[block.anchor]
+
+    monkeypatch.setattr(decode, "DrafterCache", lambda drafter: context)
+    monkeypatch.setattr(decode, "draft_block", draft)
+    monkeypatch.setitem(decode.PROPOSERS, method, propose)
+    return replace(stack, main=replace(stack.main, target=Remembered(stack.target)))
+
+
+def two_tokens(stack, ids, method, seed) -> tuple[int, ...]:
+    out = dartree.generate(stack, ids, method=method, settings=SETTINGS, seed=seed,
+                           max_new_tokens=2, temperature=1.0, stop=[])  # fmt: skip
+    return tuple(out.token_ids)
+
+
+@pytest.mark.parametrize("method", ["ar", "domino", "heap", "dartree"])
+def test_remembered_draws_are_those_of_the_whole_loop(method, monkeypatch):
+    for stack, ids in ((table_stack(), PROMPT), (random_stack(block_size=3), prompt(3))):
+        want = [two_tokens(stack, ids, method, seed) for seed in range(40)]
+        with monkeypatch.context() as patch:
+            kept = remembered(stack, method, patch)
+            assert [two_tokens(kept, ids, method, seed) for seed in range(40)] == want
+        assert len(set(want)) > 3
+
+
 def chi_square(stack, ids, law: dict[tuple, float], method: str, draws: int, bins: int) -> float:
     """Chi-square of ``draws`` seeded pairs of tokens against ``law``, cells pooled to ``bins``."""
     counts: dict[tuple, int] = {}
     for seed in range(draws):
-        out = dartree.generate(stack, ids, method=method, settings=SETTINGS, seed=seed,
-                               max_new_tokens=2, temperature=1.0, stop=[])  # fmt: skip
-        key = tuple(out.token_ids)
+        key = two_tokens(stack, ids, method, seed)
         counts[key] = counts.get(key, 0) + 1
     pools, mass, seen = [], 0.0, 0
     for key in sorted(law, key=law.get):  # rare cells first, pooled until a bin is full
@@ -180,16 +253,17 @@ def chi_square(stack, ids, law: dict[tuple, float], method: str, draws: int, bin
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["ar", "domino", "ddtree", "heap", "dartree"])
-def test_50000_sampled_pairs_on_the_table(method):
+def test_50000_sampled_pairs_on_the_table(method, monkeypatch):
     stack, law = table_stack(), {}
     for tokens, p in target_law(stack, 1, {}).items():
         law[tokens[:2]] = law.get(tokens[:2], 0.0) + p
+    stack = remembered(stack, method, monkeypatch)
     assert chi_square(stack, PROMPT, law, method, 50_000, bins=16) < 4
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["ddtree", "dartree"])
-def test_50000_sampled_pairs_on_a_random_model(method):
+def test_50000_sampled_pairs_on_a_random_model(method, monkeypatch):
     """The law comes from plain causal runs of transformers."""
     stack, ids = random_stack(dtype=torch.float32, block_size=3), prompt(3)
     model = stack.target.model
@@ -198,4 +272,5 @@ def test_50000_sampled_pairs_on_a_random_model(method):
     for a, p in enumerate(first.tolist()):
         then = causal_logits(model, [*ids, a])[-1].double().softmax(-1)
         law |= {(a, b): p * q for b, q in enumerate(then.tolist())}
+    stack = remembered(stack, method, monkeypatch)
     assert chi_square(stack, ids, law, method, 50_000, bins=24) < 4
