@@ -16,12 +16,16 @@ from pathlib import Path
 
 from dartree.training import card_text, common
 
-BUDGETS = (8, 16, 24, 32, 48, 64)
-PENALTIES = (0.0, 0.2, 0.5)
-WIDTHS = (4, 8, 12)
+# (W, B, depth penalty) that are tried for the tuned settings
+TRIED = (
+    *((12, budget, 0.2) for budget in (8, 16, 24, 32, 48, 64)),
+    *((width, budget, 0.2) for width in (4, 8) for budget in (16, 24, 32)),
+    (8, 24, 0.0), (8, 24, 0.5),
+)  # fmt: skip
 SEEDS = (0, 1, 2)
+SAMPLED = 12  # prompts a domain at T = 1, for each seed
 EVALUATED = 16  # prompts of a text that the target was not made for
-TUNING_SHARE = 8  # prompts a domain for the tuned settings
+TUNING_SHARE = 4  # prompts a domain for the tuned settings
 
 
 def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, float]]:
@@ -69,17 +73,12 @@ def tuned(stack, prompts: list[dict]) -> list[dict]:
     from dartree.settings import TreeSettings
 
     found = []
-    for width in WIDTHS:
-        for budget in BUDGETS:
-            for penalty in PENALTIES if budget == 24 else (0.2,):
-                settings = TreeSettings(
-                    width=width, candidates=64, budget=budget, depth_penalty=penalty
-                )
-                result = compare(stack, prompts, ["dartree"], settings, max_new_tokens=96)
-                entry = result["methods"][-1]
-                found.append({"width": width, "candidates": 64, "budget": budget,
-                              "depth_penalty": penalty, "tau": entry["tau"],
-                              "tokens_per_second": entry["tokens_per_second"]})  # fmt: skip
+    for width, budget, penalty in TRIED:
+        settings = TreeSettings(width=width, candidates=64, budget=budget, depth_penalty=penalty)
+        entry = compare(stack, prompts, ["dartree"], settings, max_new_tokens=96)["methods"][-1]
+        found.append({"width": width, "candidates": 64, "budget": budget, "depth_penalty": penalty,
+                      "tau": entry["tau"],
+                      "tokens_per_second": entry["tokens_per_second"]})  # fmt: skip
     return sorted(found, key=lambda row: -row["tokens_per_second"])
 
 
@@ -144,7 +143,9 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         card["tuned"] = tuned(stack, mine)
         card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
-    card["sampled"] = [compared(stack, prompts, 64, temperature=1.0, seed=s) for s in SEEDS]
+    fewer = [row for d in common.DOMAINS
+             for row in [r for r in prompts if r["domain"] == d][:SAMPLED]]  # fmt: skip
+    card["sampled"] = [compared(stack, fewer, 64, temperature=1.0, seed=s) for s in SEEDS]
     harder = data / "evaluation" / "humaneval.jsonl"
     if harder.exists():
         card["evaluation"] = compared(stack, load_prompts(harder, EVALUATED), 64)

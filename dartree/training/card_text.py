@@ -169,7 +169,8 @@ def render(card: dict) -> str:
         "### T = 0, B = 64", _tau(card, "64"),
         f"### T = 0, B = {small} (as many nodes as a chain verifies)", _tau(card, small),
         _ratios(card),
-        f"### T = 1, B = 64, {len(card['sampled'])} seeds (mean ± standard deviation)",
+        f"### T = 1, B = 64, {len(card['sampled'])} seeds (mean ± standard deviation), "
+        f"{card['sampled'][0]['prompts'] // len(DOMAINS)} prompts a domain",
         _sampled(card),
     ]  # fmt: skip
     if "evaluation" in card:
@@ -182,7 +183,7 @@ def render(card: dict) -> str:
     if "tuned" in card:
         parts += [
             "## Settings for this kind of machine",
-            "`dartree` at T = 0 on 24 held-out prompts of their own, up to 96 new tokens, one "
+            "`dartree` at T = 0 on 12 held-out prompts of their own, up to 96 new tokens, one "
             "repeat: the five fastest settings and the two slowest of "
             f"{len(card['tuned'])} (K 64).",
             _tuned(card),
