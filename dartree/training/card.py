@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import platform
+import random
 from collections import defaultdict
 from pathlib import Path
 
@@ -121,6 +123,21 @@ def checksums(folder: Path) -> dict[str, str]:
             for path in sorted(folder.rglob("*.safetensors"))}  # fmt: skip
 
 
+def easy_kinds(count: int = 8) -> list[dict]:
+    """Held-out samples of the kinds that the prompts leave out, with the kind as their domain."""
+    from dartree.training import listings, pipelines
+    from dartree.training.corpus import held_out
+
+    rows = []
+    for kind, make in (("class", pipelines.record), ("story", listings.story),
+                       ("letter", listings.letter)):  # fmt: skip
+        rng = random.Random(kind)
+        prompts = (make(rng)[0] for _ in iter(int, 1))
+        found = itertools.islice((p for p in prompts if held_out(p)), count)
+        rows += [{"id": f"{kind}-{i}", "domain": kind, "prompt": p} for i, p in enumerate(found)]
+    return rows
+
+
 def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> dict:
     """All measurements of one stack; the target's own only for the stack that brings it."""
     from dartree.compare import load_prompts, machine, versions
@@ -141,6 +158,7 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         mine = [row for d in common.DOMAINS
                 for row in [r for r in held if r["domain"] == d][-TUNING_SHARE:]]  # fmt: skip
         card["tuned"] = tuned(stack, mine)
+        card["easy_kinds"] = compared(stack, easy_kinds(), 64)
         card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
     fewer = [row for d in common.DOMAINS

@@ -135,6 +135,13 @@ def _evaluation(result: dict) -> str:
     return _table(["method", "tau", "tokens/s", "lossless"], rows)
 
 
+def _easy_kinds(result: dict) -> str:
+    kinds = [k for k in next(iter(result["methods"].values()))["tau"] if k != "mean"]
+    rows = [[f"`{m}`", *(_number(e["tau"][k]) for k in kinds)]
+            for m, e in result["methods"].items()]  # fmt: skip
+    return _table(["method", *kinds], rows)
+
+
 def _score_temperatures(card: dict) -> str:
     rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", _number(r["tau"]),
              str(r["rounds"])] for r in card["score_temperatures"]]  # fmt: skip
@@ -173,6 +180,13 @@ def render(card: dict) -> str:
         f"{card['sampled'][0]['prompts'] // len(DOMAINS)} prompts a domain",
         _sampled(card),
     ]  # fmt: skip
+    if "easy_kinds" in card:
+        parts += [
+            "### Text that is too easy",
+            "Kinds of the training text that the prompts leave out, since the answer follows from "
+            "the request word by word; T = 0, B = 64, 8 held-out prompts each.",
+            _easy_kinds(card["easy_kinds"]),
+        ]  # fmt: skip
     if "evaluation" in card:
         parts += [
             "### HumanEval, T = 0, B = 64",

@@ -153,3 +153,9 @@ def sample(rng: random.Random) -> tuple[str, str]:
     """One (request, answer) of any kind: a pipeline, its explanation, a class, a small function."""
     kinds = (pipelines.request, pipelines.explanation, pipelines.record, function)
     return rng.choices(kinds, weights=[10, 3, 4, 3])[0](rng)
+
+
+def telling_sample(rng: random.Random) -> tuple[str, str]:
+    """As `sample`, without classes: copies of their request, which any drafter guesses whole."""
+    kinds = (pipelines.request, pipelines.explanation, function)
+    return rng.choices(kinds, weights=[10, 3, 3])[0](rng)

@@ -198,8 +198,9 @@ def timetable(rng: random.Random) -> tuple[str, str]:
     return f"{_cap(_and(given))}. {ask}", " ".join(said)
 
 
-def passage(rng: random.Random) -> tuple[str, str]:
-    """One (question, answer) of any of these kinds."""
-    make = rng.choices((comparison, story, letter, timetable), weights=[5, 4, 2, 3])[0]
+def passage(rng: random.Random, telling: bool = False) -> tuple[str, str]:
+    """One (question, answer); `telling` leaves out stories and letters, which repeat a pattern."""
+    kinds = (comparison, timetable) if telling else (comparison, story, letter, timetable)
+    make = rng.choices(kinds, weights=[5, 3] if telling else [5, 4, 2, 3])[0]
     question, answer = make(rng)
     return question.replace(" a owl", " an owl"), answer

@@ -210,8 +210,13 @@ def _articles(text: str) -> str:
     return text.replace(" a hour", " an hour").replace("A hour", "An hour")
 
 
-def passage(rng: random.Random) -> tuple[str, str]:
+def passage(rng: random.Random, telling: bool = False) -> tuple[str, str]:
     """One (question, answer): from the tables of facts, or with its content in the question."""
     if rng.random() < LISTED:
-        return listings.passage(rng)
+        return listings.passage(rng, telling)
     return rng.choices((_one, _all, _two, _how, _why), weights=[8, 5, 3, 3, 2])[0](rng)
+
+
+def telling_passage(rng: random.Random) -> tuple[str, str]:
+    """As `passage`, without the kinds that any drafter guesses whole."""
+    return passage(rng, telling=True)

@@ -12,6 +12,7 @@ import pytest
 
 from dartree.training import (
     arithmetic,
+    card,
     code,
     commands,
     corpus,
@@ -212,6 +213,18 @@ def test_tables_are_complete_and_prose_fills_every_field():
         question, answer = prose.passage(rng)
         assert not re.search(r"[{}]", question + answer)
         assert question[0].isupper() and answer[0].isupper()
+
+
+def test_held_out_prompts_leave_out_what_any_drafter_guesses_whole(built):
+    rows = list(read_jsonl(built / "corpus" / "held.jsonl"))
+    easy = ("class `", "story", "nvit")
+    assert not [r["prompt"] for r in rows if any(word in r["prompt"] for word in easy)]
+    text = (built / "corpus" / "train.jsonl").read_text(encoding="utf-8")
+    assert all(word in text for word in easy)  # they are trained on all the same
+    left_out = card.easy_kinds(4)
+    assert {row["domain"] for row in left_out} == {"class", "story", "letter"}
+    for row in left_out:
+        assert json.dumps(row["prompt"], ensure_ascii=False)[1:-1] not in text
 
 
 def test_no_held_out_prompt_is_in_the_training_text(built):
