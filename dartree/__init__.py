@@ -7,7 +7,7 @@ from dartree.hf import custom_generate
 from dartree.pruning import best_first, top_b
 from dartree.records import RoundRecord, load_records, save_records
 from dartree.settings import METHODS, CheckpointError, TreeSettings
-from dartree.stack import Stack, load_stack
+from dartree.stack import Stack, data_dir, load_stack
 from dartree.tree import DraftTree, Supertree
 
 __version__ = "0.1.0"
@@ -27,6 +27,7 @@ __all__ = [
     "best_first",
     "corrected_logits",
     "custom_generate",
+    "data_dir",
     "ddtree",
     "draft",
     "expand",
