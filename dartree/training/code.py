@@ -156,6 +156,11 @@ def sample(rng: random.Random) -> tuple[str, str]:
 
 
 def telling_sample(rng: random.Random) -> tuple[str, str]:
-    """As `sample`, without classes: copies of their request, which any drafter guesses whole."""
-    kinds = (pipelines.request, pipelines.explanation, function)
-    return rng.choices(kinds, weights=[10, 3, 3])[0](rng)
+    """As `sample`, without classes, and with an example wherever one can be asked for.
+
+    A class is a copy of its request, which any drafter guesses whole; what a function returns for
+    an example is the hardest part of an answer.
+    """
+    if rng.random() < 0.6:
+        return pipelines.request(rng, examples=1.0)
+    return rng.choices((pipelines.explanation, function), weights=[1, 2])[0](rng)

@@ -29,8 +29,9 @@ SYSTEM = (
 GENERATORS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "arithmetic": arithmetic.problem, "code": code.sample, "prose": prose.passage,
 }  # fmt: skip
-# Held-out prompts leave out what follows from its request word by word (classes, stories,
-# letters): there every method reaches the end of the block, and a comparison shows nothing.
+# Held-out prompts are for comparing methods. They leave out what follows from its request word by
+# word (classes, stories, letters), where every method reaches the end of the block, and ask less
+# for facts, where none gets far.
 TELLING = {**GENERATORS, "code": code.telling_sample, "prose": prose.telling_passage}
 
 

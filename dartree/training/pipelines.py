@@ -174,8 +174,8 @@ def _example(rng: random.Random, made: Pipeline) -> tuple[str, str]:
     return repr(items), repr(dict(value) if isinstance(value, dict) else value)
 
 
-def request(rng: random.Random) -> tuple[str, str]:
-    """(request, answer): write the function; sometimes with an example."""
+def request(rng: random.Random, examples: float = 0.45) -> tuple[str, str]:
+    """(request, answer): write the function; `examples` is the share that asks for an example."""
     style = rng.choice(("loop", "lists"))
     made = pipeline(rng, style)
     prompt = rng.choice((
@@ -192,7 +192,7 @@ def request(rng: random.Random) -> tuple[str, str]:
         }[style]
     )
     answer = f"```python\n{made.source}\n```"
-    if rng.random() < 0.45:
+    if rng.random() < examples:
         items, value = _example(rng, made)
         if len(value) <= 60:
             prompt += rng.choice((f" What does it give for {items}?", f" Try it on {items}."))
