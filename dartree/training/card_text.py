@@ -199,7 +199,8 @@ def render(card: dict) -> str:
             "## Settings for this kind of machine",
             "`dartree` at T = 0 on 12 held-out prompts of their own, up to 96 new tokens, one "
             "repeat: the five fastest settings and the two slowest of "
-            f"{len(card['tuned'])} (K 64).",
+            f"{len(card['tuned'])} (K 64). They were run one after the other, and this machine's "
+            "speed moves by 20 % between minutes: smaller gaps are ties.",
             _tuned(card),
             "## Trees scored at the sampling temperature",
             "The same prompts, three seeds, W 12, K 64, B 64, depth penalty 0.2: a tree scored "

@@ -14,6 +14,8 @@ from dartree.training import common
 
 # head -> name of the run's folder, log and state
 NAMES = {"domino": "drafter", "none": "dflash", "markov": "dspark"}
+# Steps of the bundled drafters; the Markov head starts from the Domino drafter's body (--init).
+STEPS = {"domino": 1108, "none": 1108, "markov": 481}
 # Of the eight layers of the target the default rule would read 1 to 5; the sixth is the last whose
 # output is not yet the prediction itself.
 SHAPE = {
@@ -212,6 +214,8 @@ def run(args: argparse.Namespace) -> None:
     from dartree.training.trainer import Trainer
 
     check(args)
+    if not args.steps and not args.minutes:
+        args.steps = STEPS[args.head]
     lanes = args.threads or os.cpu_count() or 1
     # Each lane is a Python thread whose matrix products run on that thread alone: small products
     # do not gain from a second thread, and two that wait for each other stall beside other work.

@@ -31,7 +31,18 @@ def steps(args: argparse.Namespace, folder: Path) -> list[tuple[Path, list[str]]
         (folder / "target", ["target", "--resume", *args.target]),
         (folder / "drafter", ["drafter", "--resume", *args.drafter]),
         (folder / "dflash", ["drafter", "--head", "none", "--resume", *args.drafter]),
-        (folder / "dspark", ["drafter", "--head", "markov", "--resume", *args.drafter]),
+        (
+            folder / "dspark",
+            [
+                "drafter",
+                "--head",
+                "markov",
+                "--init",
+                str(folder / "drafter"),
+                "--resume",
+                *args.drafter,
+            ],
+        ),
     ]
     return [(path, [*line, *shared]) for path, line in found]
 

@@ -14,6 +14,7 @@ import numpy as np
 from dartree.training import common, packing
 from dartree.training.tokenizer import MODEL_ROWS, SPECIAL
 
+TOKENS = 6_299_648  # of the bundled target
 SHAPE = {
     "tiny": {
         "vocab_size": MODEL_ROWS, "hidden_size": 256, "num_hidden_layers": 8,
@@ -254,7 +255,7 @@ def train(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tokens", type=int, default=8_000_000, help="length of the run (default 8 million)")
+    add("--tokens", type=int, default=TOKENS, help=f"length of the run (default {TOKENS:,})")
     add("--minutes", type=float, help="end after this time, with the schedule run to its end")
     add("--batch", type=int, default=8, help="windows a step")
     add("--length", type=int, default=512, help="tokens a window")

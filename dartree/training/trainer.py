@@ -36,7 +36,6 @@ from dartree.training.state import load_state, save_state
 
 HALVES = 2
 PACK = 4  # sequences a graph: fewer casts of the weights, larger matrix products
-DEFAULT_STEPS = 2500
 CONFIDENCE_STRIDE = 4  # every fourth row trains the confidence head
 WARMUP = 100  # steps, or a tenth of a shorter run
 
@@ -85,8 +84,6 @@ class Trainer:
         self.optimiser = Optimiser(self.modules.named_parameters(), args.learning_rate, 0.01)
         self.step, self.seconds = 0, 0.0
         self.best: dict = {"tau": 0.0, "step": 0, "weights": self._weights()}
-        if not args.steps and not args.minutes:
-            args.steps = DEFAULT_STEPS
         if args.resume:
             self._resume()
 
