@@ -228,29 +228,29 @@ def train(
                mininterval=5)  # fmt: skip
     model.train()
     last, saved, early, mean = time.perf_counter(), run.seconds, args.early_minutes, None
-    while run.progress < 1:
-        rows = packing.batch_rows(run.step, args.batch, len(ids), args.seed)
-        value, rate = one_step(run, rows, ids, weights, pool, bf16)
-        run.step += 1
-        now = time.perf_counter()
-        run.seconds, last, speed = run.seconds + now - last, now, per_step / (now - last)
-        mean = value if mean is None else 0.95 * mean + 0.05 * value
-        bar.update(per_step)
-        left = run.seconds * (1 - run.progress) / max(run.progress, 1e-9) / 60
-        bar.set_postfix_str(f"loss {mean:.3f}, {left:.0f} min left", refresh=False)
-        if run.step % args.log_every == 0 or run.progress >= 1:
-            extra = {}
-            if run.step % args.held_every == 0 or run.progress >= 1:
-                extra["held_out"] = held_out_loss(model, held, bf16)
-            extra |= {"tokens_per_second": round(speed), "seconds": round(run.seconds, 1)}
-            log.write(step=run.step, tokens=run.tokens, loss=round(mean, 4), lr=rate, **extra)
-        if run.seconds - saved > args.save_seconds or run.progress >= 1:
-            run.save()
-            saved = run.seconds
-        if early and run.seconds > 60 * early:
-            export(model, tokenizer_folder, run.folder / "target-early")
-            early = None
-    bar.close()
+    with bar:  # closed before whatever an interrupt has to say
+        while run.progress < 1:
+            rows = packing.batch_rows(run.step, args.batch, len(ids), args.seed)
+            value, rate = one_step(run, rows, ids, weights, pool, bf16)
+            run.step += 1
+            now = time.perf_counter()
+            run.seconds, last, speed = run.seconds + now - last, now, per_step / (now - last)
+            mean = value if mean is None else 0.95 * mean + 0.05 * value
+            bar.update(per_step)
+            left = run.seconds * (1 - run.progress) / max(run.progress, 1e-9) / 60
+            bar.set_postfix_str(f"loss {mean:.3f}, {left:.0f} min left", refresh=False)
+            if run.step % args.log_every == 0 or run.progress >= 1:
+                extra = {}
+                if run.step % args.held_every == 0 or run.progress >= 1:
+                    extra["held_out"] = held_out_loss(model, held, bf16)
+                extra |= {"tokens_per_second": round(speed), "seconds": round(run.seconds, 1)}
+                log.write(step=run.step, tokens=run.tokens, loss=round(mean, 4), lr=rate, **extra)
+            if run.seconds - saved > args.save_seconds or run.progress >= 1:
+                run.save()
+                saved = run.seconds
+            if early and run.seconds > 60 * early:
+                export(model, tokenizer_folder, run.folder / "target-early")
+                early = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

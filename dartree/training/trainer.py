@@ -249,7 +249,7 @@ class Trainer:
         bar = tqdm(total=100, unit="%", desc=self.name, mininterval=5,
                    bar_format="{desc}: {percentage:3.0f}%|{bar}| {postfix}")  # fmt: skip
         last, mean = time.perf_counter(), {}
-        with ThreadPoolExecutor(min(self.lanes, HALVES)) as pool:
+        with ThreadPoolExecutor(min(self.lanes, HALVES)) as pool, bar:
             while self.progress < 1:
                 mix = max(0.0, 1.0 - self.progress)
                 result = self._one_step(pool, mix)
@@ -267,7 +267,6 @@ class Trainer:
                 if final or self.seconds - saved > args.save_seconds:
                     self.save()
                     saved = self.seconds
-        bar.close()
 
     def _clock(self, last: float) -> float:
         now = time.perf_counter()
