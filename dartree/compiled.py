@@ -2,13 +2,15 @@
 
 Rows are padded to a fixed count and the cache is handed over at its full capacity, with a mask
 that hides what is not filled.  ``CompiledTarget.report`` says what runs and what compiling cost;
-there is no silent fallback: a target that cannot be compiled raises.
+there is no silent fallback: where it cannot work, a sentence says why.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -18,6 +20,16 @@ from dartree.target import KVCache, Target, TargetOutput, TreeRows
 # 1 for plain decoding, 17 for a chain of 16 drafts, 1 + B for the usual budgets.
 ROW_COUNTS = (1, 17, 33, 65, 129, 257)
 COLUMNS = 512  # the cache's capacity is a multiple of this
+
+
+def why_not() -> str | None:
+    """Why torch.compile cannot work on the CPU here, in one sentence; None where it can."""
+    folder = Path(torch.__file__).parent
+    if " " in str(folder):
+        return f"torch.compile needs a path without blanks, and torch lies in {str(folder)!r}."
+    if not any(map(shutil.which, ("g++", "clang++", "c++", "cl"))):
+        return "torch.compile needs a C++ compiler, and none was found."
+    return None
 
 
 class StaticKVCache(KVCache):
@@ -56,6 +68,9 @@ class CompiledTarget(Target):
     """
 
     def __init__(self, target: Target) -> None:
+        reason = why_not() if target.device.type == "cpu" else None
+        if reason:
+            raise ValueError(reason)
         super().__init__(target.model)
         self.tap_ids, self._eager = target.tap_ids, target
         self.compile_seconds: dict[tuple[int, int], float] = {}

@@ -7,10 +7,23 @@ import pytest
 import torch
 
 import dartree
-from dartree.compiled import ROW_COUNTS, CompiledTarget, compiled_stack
+from dartree import compiled as module
+from dartree.compiled import ROW_COUNTS, CompiledTarget, compiled_stack, why_not
 from dartree.target import tree_rows
 from tests.reference import prompt, random_stack
 from tests.test_tree import random_tree
+
+works = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def test_where_it_cannot_work_a_sentence_says_why(monkeypatch):
+    monkeypatch.setattr(module.torch, "__file__", "/a b/torch/__init__.py")
+    with pytest.raises(ValueError, match="path without blanks"):
+        CompiledTarget(random_stack().target)
+    monkeypatch.setattr(module.torch, "__file__", "/ab/torch/__init__.py")
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    with pytest.raises(ValueError, match="C\\+\\+ compiler"):
+        CompiledTarget(random_stack().target)
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +32,7 @@ def pair():
     return stack.target, CompiledTarget(stack.target)
 
 
+@works
 def test_verify_and_commit_are_those_of_the_eager_target(pair):
     eager, compiled = pair
     ids = torch.tensor(prompt(9))
@@ -39,6 +53,7 @@ def test_verify_and_commit_are_those_of_the_eager_target(pair):
     assert list(compiled.compile_seconds) == [(17, 512)] and "17 x 512 in" in compiled.report
 
 
+@works
 def test_a_static_cache_grows_in_whole_steps_and_keeps_its_rows(pair):
     _, compiled = pair
     cache = compiled.new_cache(200)
@@ -50,6 +65,7 @@ def test_a_static_cache_grows_in_whole_steps_and_keeps_its_rows(pair):
     assert all(torch.equal(a, b) for a, b in zip(before, cache.rows(), strict=True))
 
 
+@works
 def test_more_rows_than_the_largest_graph_are_refused(pair):
     eager, compiled = pair
     cache = compiled.new_cache(64)
@@ -60,6 +76,7 @@ def test_more_rows_than_the_largest_graph_are_refused(pair):
         compiled.verify(cache, rows)
 
 
+@works
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["dartree", "ddtree"])
 def test_a_compiled_stack_writes_the_same_text(method):
