@@ -137,7 +137,7 @@ def sweep(
             else:
                 used = replace(base, **{parameter: value})
             for method in methods or SWEPT.get(parameter, ("ar", "dartree")):
-                runs = [[generate(stack, one, method=method, settings=used, stop=[],
+                runs = [[generate(stack, one, method=method, settings=used,
                                   max_new_tokens=max_new_tokens) for one in ids]
                         for _ in range(repeats + 1)][1:]  # fmt: skip
                 rows.append({"value": value, **_swept(method, runs)})
