@@ -151,14 +151,14 @@ def sweep(
 def _swept(method: str, runs: list[list[Generation]]) -> dict[str, Any]:
     per_round = []
     for run in runs:
-        rounds = sum(g.rounds for g in run)
+        rounds = sum(g.rounds for g in run) or 1
         per_round.append(
             [1000 * sum(g.seconds[s] for g in run) / rounds for s in STAGES]
             + [1000 * sum(g.seconds["total"] - g.seconds["prefill"] for g in run) / rounds]
         )
     middle = [statistics.median(column) for column in zip(*per_round, strict=True)]
     first, total = runs[0], [row[-1] for row in per_round]
-    rounds = sum(g.rounds for g in first)
+    rounds = sum(g.rounds for g in first) or 1
     tokens = sum(sum(g.accepted_per_round) for g in first)
     return {
         "method": method, "tau": tokens / rounds,

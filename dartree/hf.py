@@ -15,6 +15,7 @@ import torch
 from dartree.decode import Decoding
 from dartree.settings import TreeSettings
 from dartree.stack import Stack, pair_with_model
+from dartree.target import cached_rows
 
 # Reported by generate() only for methods with one forward a token.
 _REFUSED = {
@@ -99,8 +100,7 @@ def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise ValueError("custom_generate cannot honour an attention_mask with padding.")
-    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
-    if cache is not None and cache.get_seq_length():
+    if cached_rows(model_kwargs):
         raise ValueError("custom_generate cannot go on from a filled cache.")
 
 

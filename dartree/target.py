@@ -93,6 +93,12 @@ class KVCache:
         self._data = fresh
 
 
+def cached_rows(arguments: dict) -> int:
+    """Rows in the library cache among a model's keyword arguments; 0 without one."""
+    cache = arguments.get("cache", arguments.get("past_key_values"))
+    return 0 if cache is None else cache.get_seq_length()
+
+
 @dataclass
 class TargetOutput:
     """One target forward over T rows: ``logits`` [T or 1, V], ``features`` [T, taps * H]."""

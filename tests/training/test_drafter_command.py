@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import dartree
 from dartree.training import commands, regenerate, target
@@ -68,7 +69,9 @@ def test_a_body_can_start_from_another_drafter(folder, capsys):
     old = load_file(start / "model.safetensors")
     new = load_file(folder / "tiny" / "dspark" / "model.safetensors")
     body = [name for name in old if name.startswith(("layers.", "fc.", "norm."))]
-    assert len(body) > 20 and all((old[name] == new[name]).all() for name in body)
+    assert len(body) > 20 and all(
+        torch.allclose(old[name].float(), new[name].float(), atol=1e-6) for name in body
+    )
     assert command(folder, "--head", "none", "--init", str(start)) == 2
     assert "shift_label" in capsys.readouterr().err
 
