@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
-from dartree.clock import STAGES
-from dartree.decode import Decoding, Generation
+from dartree.decode import Decoding, Generation, generate
 from dartree.records import RoundRecord
 from dartree.stack import Prompt, Stack
 from dartree.tree import DraftTree
@@ -65,15 +65,21 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
         torch.set_rng_state(state)
     end = time.perf_counter()
     out.method, out.token_ids = HF_GENERATE, tokens
-    out.seconds = dict.fromkeys(("prefill", *STAGES, "total"), 0.0)
     out.seconds["prefill"] = times.at[1] - start
     out.seconds["total"] = end - start
     out.seconds["verify"] = end - times.at[1]
-    none = torch.empty(0, dtype=torch.long).numpy()
+    none = np.empty(0, dtype=np.int64)
     out.records = [
         RoundRecord(i, HF_GENERATE, a, len(ids) + i, DraftTree.empty(), none, none, [b])
         for i, (a, b) in enumerate(zip(tokens, tokens[1:], strict=False))
     ]
     out.stop_reason = "length" if len(tokens) == min(max_new_tokens, room) else "stop"
     out.text = stack.decode(tokens)
+    return out
+
+
+def ar_compiled(compiled: Stack, prompt: Prompt, **options: Any) -> Generation:
+    """`ar` on a stack of :func:`dartree.compiled.compiled_stack`."""
+    out = generate(compiled, prompt, method="ar", **options)
+    out.method = AR_COMPILED
     return out

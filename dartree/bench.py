@@ -16,10 +16,18 @@ from typing import Any
 
 import torch
 
-from dartree.baselines import AR_COMPILED, HF_GENERATE, hf_generate
+from dartree.baselines import AR_COMPILED, BASELINES, HF_GENERATE, ar_compiled, hf_generate
 from dartree.clock import STAGES
-from dartree.compare import compare, machine, prompt_of, text_table, versions
-from dartree.compiled import CompiledTarget, why_not
+from dartree.compare import (
+    LOSSLESS,
+    compare,
+    machine,
+    ms_per_round,
+    prompt_of,
+    text_table,
+    versions,
+)
+from dartree.compiled import compiled_stack, why_not
 from dartree.decode import Generation, generate
 from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack
@@ -33,20 +41,6 @@ SWEEPS = {
     "threads": (1, 2, 4, 8),
 }
 SWEPT = {"budget": ("heap", "dartree"), "depth_penalty": ("dartree",)}
-
-
-def ar_compiled(stack: Stack) -> Callable[..., Generation]:
-    """`ar` on a compiled target with a static cache; compiled at the first call."""
-    main = replace(stack.main, target=CompiledTarget(stack.target.without_taps()))
-    compiled = replace(stack, main=main)
-
-    def run(prompt, **options: Any) -> Generation:
-        out = generate(compiled, prompt, method="ar", **options)
-        out.method = AR_COMPILED
-        return out
-
-    run.target = main.target
-    return run
 
 
 def bench(
@@ -70,33 +64,28 @@ def bench(
         HF_GENERATE: functools.partial(hf_generate, stack)
     }
     reason = why_not() if compiled else "not asked for"
-    loop = None if reason else ar_compiled(stack)
-    if loop:
-        baselines[AR_COMPILED] = loop
+    fast = None if reason else compiled_stack(stack)
+    if fast:
+        baselines[AR_COMPILED] = functools.partial(ar_compiled, fast)
     result = compare(
         stack, prompts, methods, settings, repeats=repeats, baselines=baselines, **options
     )
     entries = {e["method"]: e for e in result["methods"]}
-    one_token = [n for n in (HF_GENERATE, "ar", AR_COMPILED) if n in entries]
+    one_token = [name for name in BASELINES if name in entries]
     fastest = max(one_token, key=lambda n: entries[n]["tokens_per_second"] or 0)
-    step = _round_ms(entries["ar"])
+    step = ms_per_round(entries["ar"])
     for e in result["methods"]:
         rounds = max(1, e["rounds"])
         e["stage_ms"] = {s: 1000 * e["seconds"][s] / rounds for s in STAGES}
-        e["ms_per_round"] = _round_ms(e)
+        e["ms_per_round"] = ms_per_round(e)
         e["stage_share"] = sum(e["stage_ms"].values()) / e["ms_per_round"]
         for name, key in ((HF_GENERATE, "speedup_hf"), (fastest, "speedup_fastest")):
             e[key] = e["tokens_per_second"] / entries[name]["tokens_per_second"]
         models = e["stage_ms"]["draft"] + e["stage_ms"]["expand"] + e["stage_ms"]["verify"]
         e["bound"] = e["tau"] * step / models
     result["fastest_baseline"] = fastest
-    result["compiled"] = loop.target.report if loop else f"left out: {reason}"
+    result["compiled"] = fast.pairing("ar").target.report if fast else f"left out: {reason}"
     return result
-
-
-def _round_ms(entry: dict[str, Any]) -> float:
-    busy = entry["seconds"]["total"] - entry["seconds"]["prefill"]
-    return 1000 * busy / max(1, entry["rounds"])
 
 
 def sweep(
@@ -205,7 +194,7 @@ def format_bench(result: dict[str, Any]) -> str:
             f"{low:.0f}-{high:.0f}", f"{e['speedup_fastest']:.2f}", f"{e['speedup_hf']:.2f}",
             f"{e['bound']:.2f}", f"{e['ms_per_round']:.2f}",
             *(f"{e['stage_ms'][s]:.2f}" for s in STAGES), f"{e['stage_share']:.0%}",
-            {True: "yes", False: "NO", None: "-"}[e["lossless"]],
+            LOSSLESS[e["lossless"]],
         ))  # fmt: skip
     first, options = result["methods"][0], result["options"]
     tree = next(e["settings"] for e in reversed(result["methods"]) if e["settings"]["budget"])

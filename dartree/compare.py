@@ -19,6 +19,7 @@ from dartree.settings import METHODS, TreeSettings, check_method, positive_int
 from dartree.stack import Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
+LOSSLESS = {True: "yes", False: "NO", None: "-"}  # as tables show it
 
 
 def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, Any]]:
@@ -100,7 +101,9 @@ def compare(
             Decoding(stack, prompt_of(row), max_new_tokens=max_new_tokens, **options)
         except ValueError as error:
             raise ValueError(f"prompt {row['id']!r}: {error}") from None
-    runners = {m: functools.partial(_run, stack, m, settings) for m in chosen}
+    runners: dict[str, Callable[..., Generation]] = {
+        m: functools.partial(generate, stack, method=m, settings=settings) for m in chosen
+    }
     runners |= baselines or {}
     options.pop("settings")
     for run in runners.values():
@@ -152,10 +155,6 @@ def differences(
         best = output.logits[0].float().topk(2).values
         found.append({"prompt": row["id"], "position": at, "gap": float(best[0] - best[1])})
     return found
-
-
-def _run(stack: Stack, method: str, settings, prompt, **options: Any) -> Generation:
-    return generate(stack, prompt, method=method, settings=settings, **options)
 
 
 def _without_trees(record):
@@ -220,6 +219,21 @@ def _speed(runs: list[Generation]) -> float | None:
     return tokens / busy if tokens and busy > 0 else None
 
 
+def ms_per_round(entry: Mapping[str, Any]) -> float:
+    """Milliseconds of a round of one method's entry, the prefill left out."""
+    busy = entry["seconds"]["total"] - entry["seconds"]["prefill"]
+    return 1000 * busy / max(1, entry["rounds"])
+
+
+def domain_tau(
+    entry: Mapping[str, Any], prompts: Sequence[Mapping[str, Any]], domain: str
+) -> float | None:
+    """Tau pooled over the prompts of one domain; None without rounds."""
+    per_prompt = zip(entry["accepted_per_round"], prompts, strict=True)
+    rounds = [count for counts, p in per_prompt if p["domain"] == domain for count in counts]
+    return sum(rounds) / len(rounds) if rounds else None
+
+
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     info = {
@@ -265,12 +279,11 @@ def format_table(result: dict[str, Any]) -> str:
              "speedup", "lossless", "drafter")]  # fmt: skip
     for e in result["methods"]:
         n = e["rounds"] or 1
-        busy = e["seconds"]["total"] - e["seconds"]["prefill"]
         rows.append((
-            e["method"], _number(e["tau"], 2), _number(e["head_calls"] / n, 1),
-            _number(e["verified_nodes"] / n, 1), _number(1000 * busy / n, 1),
-            _number(e["tokens_per_second"], 1), _number(e["speedup"], 2),
-            {True: "yes", False: "NO", None: "-"}[e["lossless"]], e["drafter"],
+            e["method"], number(e["tau"]), number(e["head_calls"] / n, 1),
+            number(e["verified_nodes"] / n, 1), number(ms_per_round(e), 1),
+            number(e["tokens_per_second"], 1), number(e["speedup"]),
+            LOSSLESS[e["lossless"]], e["drafter"],
         ))  # fmt: skip
     lines = [text_table(rows)]
     first, options = result["methods"][0], result["options"]
@@ -314,5 +327,6 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int = 2) -> str:
+    """A number as tables show it; "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"

@@ -7,7 +7,7 @@ the head's conditionals given the true tokens before, and the target's own condi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 
 from dartree.api import corrected_logits, draft, verify
 from dartree.decode import generate
+from dartree.proposers import greedy_chain
 from dartree.stack import Prompt, Stack
 from dartree.tree import DraftTree
 
@@ -54,15 +55,14 @@ def measure(
     the target's own tokens as the past, so errors do not pile up.
     """
     rows: dict[str, list[tuple]] = {"marginals": [], "corrected": []}
-    alone = stack if stack.marginal is None else replace(stack, main=stack.marginal, marginal=None)
     for prompt in prompts:
         start = stack.encode(prompt)
         answer = generate(stack, start, method="ar", max_new_tokens=max_new_tokens).token_ids
         for cut in range(1, len(answer), every):
             ids, rest = [*start, *answer[:cut]], answer[cut:]
             target = _conditionals(stack, ids, rest)
-            rows["marginals"].append(_row(alone, ids, rest, target, corrected=False))
-            rows["corrected"].append(_row(stack, ids, rest, target, corrected=True))
+            for name, values in rows.items():
+                values.append(_row(stack, ids, rest, target, corrected=name == "corrected"))
     return {name: _gap(values) for name, values in rows.items()}
 
 
@@ -73,7 +73,7 @@ def _conditionals(stack: Stack, ids: list[int], tokens: list[int]) -> torch.Tens
 
 
 def _row(stack: Stack, ids, rest, target: torch.Tensor, corrected: bool) -> tuple[Any, Any, float]:
-    block = draft(stack, ids)
+    block = draft(stack, ids, stack.main if corrected else stack.pairing("dflash"))
     count = min(len(rest), block.drafts)
     logits = block.base_logits.float()
     if corrected:
@@ -83,17 +83,11 @@ def _row(stack: Stack, ids, rest, target: torch.Tensor, corrected: bool) -> tupl
     tv, agrees = np.full(block.drafts, np.nan), np.full(block.drafts, np.nan)
     tv[:count] = (0.5 * (guess[:count] - target[:count]).abs().sum(-1)).numpy()
     agrees[:count] = (guess[:count].argmax(-1) == target[:count].argmax(-1)).numpy()
-    own = _greedy(stack, block) if corrected else logits.argmax(-1).tolist()
+    own = greedy_chain(block, stack.head, block.drafts)[0] if corrected else logits.argmax(-1)
+    own = own.tolist()
     after = _conditionals(stack, ids, own)[: len(own)]
     picked = after.gather(1, torch.tensor(own)[:, None]).clamp_min(1e-30)
     return tv, agrees, float(picked.log().sum())
-
-
-def _greedy(stack: Stack, block) -> list[int]:
-    """The self-fed corrected chain of n tokens."""
-    from dartree.proposers import greedy_chain
-
-    return greedy_chain(block, stack.head, block.drafts)[0].tolist()
 
 
 def _gap(values: list[tuple]) -> Gap:

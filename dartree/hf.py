@@ -14,7 +14,7 @@ import torch
 
 from dartree.decode import Decoding
 from dartree.settings import TreeSettings
-from dartree.stack import Stack, pair_with_model
+from dartree.stack import Stack, eos_ids, pair_with_model
 from dartree.target import cached_rows
 
 # Reported by generate() only for methods with one forward a token.
@@ -55,7 +55,7 @@ def custom_generate(
         decoding = Decoding(
             stack, prompt, method=method, settings=settings or TreeSettings(),
             max_new_tokens=generation_config.max_length - len(prompt),
-            stop=_stop_ids(generation_config), **_sampling(generation_config),
+            stop=eos_ids(generation_config), **_sampling(generation_config),
         )  # fmt: skip
         asked = [c for c in stopping_criteria if type(c).__name__ not in _OWN_CRITERIA]
         tokens = _tokens(decoding, input_ids, asked, streamer)
@@ -102,11 +102,6 @@ def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
         raise ValueError("custom_generate cannot honour an attention_mask with padding.")
     if cached_rows(model_kwargs):
         raise ValueError("custom_generate cannot go on from a filled cache.")
-
-
-def _stop_ids(config) -> list[int]:
-    ids = config.eos_token_id
-    return [] if ids is None else [ids] if isinstance(ids, int) else [int(i) for i in ids]
 
 
 def _sampling(config) -> dict[str, Any]:

@@ -141,11 +141,7 @@ class Stack:
 
     def stop_ids(self) -> list[int]:
         """Stop ids of the target's generation config, in order, without duplicates."""
-        generation = getattr(self.target.model, "generation_config", None)
-        ids = getattr(generation, "eos_token_id", None)
-        if ids is None:
-            return []
-        return list(dict.fromkeys([ids] if isinstance(ids, int) else [int(i) for i in ids]))
+        return eos_ids(getattr(self.target.model, "generation_config", None))
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of ``ids``; without a tokenizer the ids themselves, blank-separated."""
@@ -154,6 +150,14 @@ class Stack:
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
+
+
+def eos_ids(generation_config: Any) -> list[int]:
+    """Stop ids of a generation config (an int, a list or None), in order, without duplicates."""
+    ids = getattr(generation_config, "eos_token_id", None)
+    if ids is None:
+        return []
+    return list(dict.fromkeys([ids] if isinstance(ids, int) else [int(i) for i in ids]))
 
 
 def _check_message(message: Any) -> None:

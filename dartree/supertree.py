@@ -92,12 +92,11 @@ def expand(
             state = head.advance(state, row, token)
     # One transfer to the host per array, after the last depth.
     sizes = np.array([len(t) for t in tokens], dtype=np.int64)
-    frontiers = np.cumsum(sizes) - sizes - np.concatenate([[0], sizes[:-1]])  # nodes before it
-    parents = torch.cat(rows).cpu().numpy() + np.repeat(frontiers, sizes) + 1
-    parents[: sizes[0] if len(sizes) else 0] = 0  # the first depth hangs on the root
+    firsts = 1 + np.cumsum(sizes) - sizes  # number of the first node of each depth
+    above = np.concatenate([[0], firsts[:-1]])  # and of the depth above it; 0 is the root
     supertree = Supertree(
         tokens=torch.cat(tokens).cpu().numpy(),
-        parents=parents,
+        parents=torch.cat(rows).cpu().numpy() + np.repeat(above, sizes),
         depths=np.repeat(np.arange(1, len(quotas) + 1), sizes),
         scores=torch.cat(scores).cpu().numpy(),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from dartree.compare import domain_tau
 from dartree.plots.style import INK, SOFT, method_look, tint
 
 Entry = Mapping[str, Any]
@@ -81,13 +82,6 @@ def draw_tau_by_domain(ax: Axes, result: Mapping[str, Any]) -> Axes:
 def prompt_taus(entry: Entry) -> list[float]:
     """Tau of every prompt that had a round."""
     return [statistics.fmean(rounds) for rounds in entry["accepted_per_round"] if rounds]
-
-
-def domain_tau(entry: Entry, prompts: Sequence[Mapping[str, Any]], domain: str) -> float | None:
-    """Tau pooled over the prompts of one domain; None without rounds."""
-    per_prompt = zip(entry["accepted_per_round"], prompts, strict=True)
-    rounds = [count for counts, p in per_prompt if p["domain"] == domain for count in counts]
-    return sum(rounds) / len(rounds) if rounds else None
 
 
 def _bars(ax: Axes, entries: list[Entry], values: list[float], form: str) -> None:

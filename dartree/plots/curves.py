@@ -53,13 +53,20 @@ def draw_stages(ax: Axes, result: Mapping[str, Any]) -> Axes:
     return ax
 
 
+def _by_method(result: Mapping[str, Any]) -> dict[str, list]:
+    """The rows of a sweep by method, in order."""
+    found: dict[str, list] = {}
+    for row in result["rows"]:
+        found.setdefault(row["method"], []).append(row)
+    return found
+
+
 def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) -> Axes:
     """Milliseconds of a round over the swept parameter, one line a method, band: the repeats.
 
     ``share``: a stage that is drawn as well, thinner. ``result`` of :func:`bench.sweep`.
     """
-    for method in dict.fromkeys(row["method"] for row in result["rows"]):
-        rows = [row for row in result["rows"] if row["method"] == method]
+    for method, rows in _by_method(result).items():
         look, values = method_look(method), [row["value"] for row in rows]
         middle, low, high = np.array([row["ms_per_round"] for row in rows]).T
         ax.fill_between(values, low, high, color=look.color, alpha=0.2, lw=0)
@@ -80,8 +87,7 @@ def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) ->
 
 def draw_tau_sweep(ax: Axes, result: Mapping[str, Any]) -> Axes:
     """tau over the swept parameter, one line a method; ``result`` of :func:`bench.sweep`."""
-    for method in dict.fromkeys(row["method"] for row in result["rows"]):
-        rows = [row for row in result["rows"] if row["method"] == method]
+    for method, rows in _by_method(result).items():
         look = method_look(method)
         ax.plot([r["value"] for r in rows], [r["tau"] for r in rows], color=look.color,
                 marker=look.marker, ls=look.dash, ms=5, lw=1.4, label=method)  # fmt: skip
@@ -94,7 +100,7 @@ def draw_tau_sweep(ax: Axes, result: Mapping[str, Any]) -> Axes:
 
 def knee(result: Mapping[str, Any], method: str = "dartree") -> int:
     """The largest value of a sweep whose round takes at most KNEE times the first one's."""
-    rows = [row for row in result["rows"] if row["method"] == method]
+    rows = _by_method(result)[method]
     limit = KNEE * rows[0]["ms_per_round"][0]
     return max(row["value"] for row in rows if row["ms_per_round"][0] <= limit)
 

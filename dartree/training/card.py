@@ -11,11 +11,10 @@ import hashlib
 import itertools
 import json
 import os
-import platform
 import random
-from collections import defaultdict
 from pathlib import Path
 
+from dartree.records import write_atomically
 from dartree.training import card_text, common
 
 # (W, B, depth penalty) that are tried for the tuned settings
@@ -32,30 +31,31 @@ TUNING_SHARE = 4  # prompts a domain for the tuned settings
 
 def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, float]]:
     """method -> domain -> tau pooled over the domain's prompts, and 'mean' over the domains."""
-    table = {}
+    from dartree.compare import domain_tau
+
+    domains, table = dict.fromkeys(row["domain"] for row in prompts), {}
     for entry in result["methods"]:
-        tokens, rounds = defaultdict(int), defaultdict(int)
-        for row, accepted in zip(prompts, entry["accepted_per_round"], strict=True):
-            tokens[row["domain"]] += sum(accepted)
-            rounds[row["domain"]] += len(accepted)
-        taus = {d: tokens[d] / rounds[d] for d in tokens if rounds[d]}
+        taus = {d: domain_tau(entry, prompts, d) for d in domains}
+        taus = {d: tau for d, tau in taus.items() if tau is not None}
         table[entry["method"]] = {**taus, "mean": sum(taus.values()) / len(taus)}
     return table
 
 
 def summary(result: dict, prompts: list[dict]) -> dict:
     """What a card keeps of one comparison."""
+    from dartree.compare import ms_per_round
+
     taus = tau_by_domain(result, prompts)
-    rows = {}
-    for e in result["methods"]:
-        busy = e["seconds"]["total"] - e["seconds"]["prefill"]
-        rows[e["method"]] = {
+    rows = {
+        e["method"]: {
             "tau": taus[e["method"]], "head_calls_per_round": e["head_calls"] / e["rounds"],
-            "nodes_per_round": e["verified_nodes"] / e["rounds"],
-            "ms_per_round": 1000 * busy / e["rounds"], "tokens_per_second": e["tokens_per_second"],
-            "speedup": e["speedup"], "lossless": e["lossless"], "drafter": e["drafter"],
-            "rounds": e["rounds"], "new_tokens": e["new_tokens"],
-        }  # fmt: skip
+            "nodes_per_round": e["verified_nodes"] / e["rounds"], "ms_per_round": ms_per_round(e),
+            "tokens_per_second": e["tokens_per_second"], "speedup": e["speedup"],
+            "lossless": e["lossless"], "drafter": e["drafter"], "rounds": e["rounds"],
+            "new_tokens": e["new_tokens"],
+        }
+        for e in result["methods"]
+    }  # fmt: skip
     return {"methods": rows, "prompts": len(prompts), "options": result["options"]}
 
 
@@ -168,7 +168,6 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
     if harder.exists():
         card["evaluation"] = compared(stack, load_prompts(harder, EVALUATED), 64)
     card["checksums"] = checksums(data / "stacks" / name)
-    card["python"] = platform.python_version()
     return card
 
 
@@ -189,9 +188,7 @@ def run(args: argparse.Namespace) -> None:
         if not args.text_only:
             held = list(common.read_jsonl(folder / "corpus" / "held.jsonl"))
             card = measure(name, data, held, args.limit, name == args.preset)
-            text = json.dumps(card, indent=1) + "\n"
-            common.write_atomically(place / "card.json", lambda p, t=text: p.write_text(t))
+            write_atomically(place / "card.json", json.dumps(card, indent=1) + "\n")
         card = json.loads((place / "card.json").read_text(encoding="utf-8"))
-        text = card_text.render(card)
-        common.write_atomically(place / "card.md", lambda p, t=text: p.write_text(t))
+        write_atomically(place / "card.md", card_text.render(card))
         print(f"card: {place / 'card.md'}")

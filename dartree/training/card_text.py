@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import statistics
 
+from dartree.compare import LOSSLESS, number
 from dartree.training.common import DOMAINS
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
     return "\n".join(lines)
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _parts(card: dict) -> str:
@@ -50,7 +47,7 @@ def _curves(card: dict) -> str:
         what = "loss" if key == "held_out" else "tau"
         head = ["step", "minutes", *(f"{what}, {d}" for d in DOMAINS)]
         lines = [[str(r["step"]), f"{r['seconds'] / 60:.0f}",
-                  *(_number(r[key][d], 3 if what == "loss" else 2) for d in DOMAINS)]
+                  *(number(r[key][d], 3 if what == "loss" else 2) for d in DOMAINS)]
                  for r in rows]  # fmt: skip
         blocks.append(f"`{name}`\n\n" + _table(head, lines))
     return "\n\n".join(blocks)
@@ -85,11 +82,11 @@ def _quality(card: dict) -> str:
 def _tau(card: dict, budget: str) -> str:
     rows = []
     for method, e in card["greedy"][budget]["methods"].items():
-        lossless = {True: "yes", False: "NO", None: "-"}[e["lossless"]]
-        rows.append([f"`{method}`", *(_number(e["tau"][d]) for d in (*DOMAINS, "mean")),
-                     _number(e["head_calls_per_round"], 1), _number(e["nodes_per_round"], 1),
-                     _number(e["ms_per_round"], 1), _number(e["tokens_per_second"], 0),
-                     _number(e["speedup"]), lossless, e["drafter"]])  # fmt: skip
+        lossless = LOSSLESS[e["lossless"]]
+        rows.append([f"`{method}`", *(number(e["tau"][d]) for d in (*DOMAINS, "mean")),
+                     number(e["head_calls_per_round"], 1), number(e["nodes_per_round"], 1),
+                     number(e["ms_per_round"], 1), number(e["tokens_per_second"], 0),
+                     number(e["speedup"]), lossless, e["drafter"]])  # fmt: skip
     head = ["method", *DOMAINS, "mean", "head calls/round", "nodes/round", "ms/round", "tokens/s",
             "speedup", "lossless", "drafter"]  # fmt: skip
     return _table(head, rows)
@@ -123,27 +120,27 @@ def _ratios(card: dict) -> str:
 
 
 def _tuned(card: dict) -> str:
-    rows = [[str(r["width"]), str(r["budget"]), f"{r['depth_penalty']:g}", _number(r["tau"]),
-             _number(r["tokens_per_second"], 0)] for r in card["tuned"]]  # fmt: skip
+    rows = [[str(r["width"]), str(r["budget"]), f"{r['depth_penalty']:g}", number(r["tau"]),
+             number(r["tokens_per_second"], 0)] for r in card["tuned"]]  # fmt: skip
     return _table(["W", "B", "depth penalty", "tau", "tokens/s"], rows[:5] + rows[-2:])
 
 
 def _evaluation(result: dict) -> str:
-    rows = [[f"`{m}`", _number(e["tau"]["mean"]), _number(e["tokens_per_second"], 0),
-             {True: "yes", False: "NO", None: "-"}[e["lossless"]]]
+    rows = [[f"`{m}`", number(e["tau"]["mean"]), number(e["tokens_per_second"], 0),
+             LOSSLESS[e["lossless"]]]
             for m, e in result["methods"].items()]  # fmt: skip
     return _table(["method", "tau", "tokens/s", "lossless"], rows)
 
 
 def _easy_kinds(result: dict) -> str:
     kinds = [k for k in next(iter(result["methods"].values()))["tau"] if k != "mean"]
-    rows = [[f"`{m}`", *(_number(e["tau"][k]) for k in kinds)]
+    rows = [[f"`{m}`", *(number(e["tau"][k]) for k in kinds)]
             for m, e in result["methods"].items()]  # fmt: skip
     return _table(["method", *kinds], rows)
 
 
 def _score_temperatures(card: dict) -> str:
-    rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", _number(r["tau"]),
+    rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", number(r["tau"]),
              str(r["rounds"])] for r in card["score_temperatures"]]  # fmt: skip
     return _table(["T", "score temperature", "tau of `dartree`", "rounds"], rows)
 

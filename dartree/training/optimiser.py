@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,16 @@ from dartree.training import common
 
 Lanes = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 TABLES = ("embed", "lm_head", "markov", "confidence")  # rows of tokens, not maps of hidden states
+
+
+HALVES = 2  # of a step's samples: fixed, so that the sums do not depend on how many lanes run
+
+
+def take_gradients(parameters: Sequence[nn.Parameter], halves: Sequence[list]) -> None:
+    """Sums the gradients of the halves, in order, into ``parameters``; clips their norm to 1."""
+    for parameter, *grads in zip(parameters, *halves, strict=True):
+        parameter.grad = sum(grads)
+    nn.utils.clip_grad_norm_(parameters, 1.0)
 
 
 class Optimiser:

@@ -15,9 +15,10 @@ from pathlib import Path
 from dartree.stack import data_dir
 from dartree.training import common
 from dartree.training.common import preset_folder
+from dartree.training.drafter import NAMES
 
 SETTINGS = {"width": 12, "candidates": 64, "budget": 64, "depth_penalty": 0.2}
-LOGS = ("target", "drafter", "dflash", "dspark")
+LOGS = ("target", *NAMES.values())
 
 
 def steps(args: argparse.Namespace, folder: Path) -> list[tuple[Path, list[str]]]:
@@ -29,21 +30,11 @@ def steps(args: argparse.Namespace, folder: Path) -> list[tuple[Path, list[str]]
         (folder / "corpus" / "train.jsonl", ["corpus", *args.corpus]),
         (folder / "tokenizer", ["tokenizer"]),
         (folder / "target", ["target", "--resume", *args.target]),
-        (folder / "drafter", ["drafter", "--resume", *args.drafter]),
-        (folder / "dflash", ["drafter", "--head", "none", "--resume", *args.drafter]),
-        (
-            folder / "dspark",
-            [
-                "drafter",
-                "--head",
-                "markov",
-                "--init",
-                str(folder / "drafter"),
-                "--resume",
-                *args.drafter,
-            ],
-        ),
     ]
+    init = ["--init", str(folder / "drafter")]
+    for head, more in (("domino", []), ("none", []), ("markov", init)):
+        line = ["drafter", "--head", head, *more, "--resume", *args.drafter]
+        found.append((folder / NAMES[head], line))
     return [(path, [*line, *shared]) for path, line in found]
 
 

@@ -198,8 +198,10 @@ def one_step(run: Run, rows: np.ndarray, ids, weights, pool, bf16: bool) -> tupl
     """
     import torch
 
+    from dartree.training.optimiser import HALVES, take_gradients
+
     total = float(weights[rows][:, 1:].astype(np.float64).sum())
-    halves = [half for half in np.array_split(rows, 2) if len(half)]
+    halves = [half for half in np.array_split(rows, HALVES) if len(half)]
 
     def lane(half: np.ndarray) -> tuple[list, float]:
         x = torch.from_numpy(ids[half].astype(np.int64))
@@ -207,9 +209,7 @@ def one_step(run: Run, rows: np.ndarray, ids, weights, pool, bf16: bool) -> tupl
         return gradients(run.model, x, w, total, bf16)
 
     results = list(pool.map(lane, halves))
-    for i, parameter in enumerate(run.model.parameters()):
-        parameter.grad = sum(grads[i] for grads, _ in results)
-    torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    take_gradients(list(run.model.parameters()), [grads for grads, _ in results])
     rate = run.optimiser.step(run.step, run.progress, lanes=pool.map)
     return sum(loss for _, loss in results), rate
 

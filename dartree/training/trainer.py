@@ -30,11 +30,10 @@ from dartree.training.blocks import (
 )
 from dartree.training.forward import BatchedTarget, states_of
 from dartree.training.heldout import Tau, free_running_tau
-from dartree.training.optimiser import Optimiser
+from dartree.training.optimiser import HALVES, Optimiser, take_gradients
 from dartree.training.regenerate import Sequence
 from dartree.training.state import load_state, save_state
 
-HALVES = 2
 PACK = 4  # sequences a graph: fewer casts of the weights, larger matrix products
 CONFIDENCE_STRIDE = 4  # every fourth row trains the confidence head
 WARMUP = 100  # steps, or a tenth of a shorter run
@@ -230,9 +229,7 @@ class Trainer:
         size = -(-len(items) // HALVES)
         halves = [items[i : i + size] for i in range(0, len(items), size)]
         results = list(pool.map(lambda half: self._lane(half, mix, total), halves))
-        for i, parameter in enumerate(self.parameters):
-            parameter.grad = sum(grads[i] for grads, _, _ in results)
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        take_gradients(self.parameters, [grads for grads, _, _ in results])
         hits = sum(hit for _, _, hit in results) / rows
         return {"loss": sum(loss for _, loss, _ in results), "rows": rows,
                 "base": float(hits[0]), "final": float(hits[1])}  # fmt: skip
