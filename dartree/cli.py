@@ -9,6 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dartree.arguments import (
+    check_early,
+    check_output,
+    integer,
+    load,
+    sampling,
+    sampling_arguments,
+    stack_arguments,
+    tree_arguments,
+    tree_settings,
+)
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0, 1 for failed work, 2 for bad input."""
@@ -49,9 +61,9 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--ids", metavar="1,2,3", help="the prompt as token ids")
     generate.add_argument("--raw", action="store_true", help="no chat template")
     generate.add_argument("--method", default="dartree")
-    _stack_arguments(generate)
-    _tree_arguments(generate)
-    _sampling_arguments(generate, max_new_tokens=256)
+    stack_arguments(generate)
+    tree_arguments(generate)
+    sampling_arguments(generate, max_new_tokens=256)
     generate.add_argument(
         "--stop", action="append", metavar="ID_OR_TEXT",
         help="stop at this id or text (repeatable); default: the stack's own stop ids",
@@ -62,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     generate.set_defaults(handler=_generate)
 
     compare = commands.add_parser("compare", help="all methods on the same prompts")
-    _stack_arguments(compare)
+    stack_arguments(compare)
     compare.add_argument(
         "--prompts", metavar="FILE.jsonl",
         help="default: the bundled held-out prompts of the three domains",
@@ -71,12 +83,12 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
     compare.add_argument("--repeats", default="1", metavar="R")
     compare.add_argument("--json", metavar="FILE", help="also write the result as JSON")
-    _tree_arguments(compare)
-    _sampling_arguments(compare, max_new_tokens=128)
+    tree_arguments(compare)
+    sampling_arguments(compare, max_new_tokens=128)
     compare.set_defaults(handler=_compare)
 
     bench = commands.add_parser("bench", help="time all methods and three one-token baselines")
-    _stack_arguments(bench)
+    stack_arguments(bench)
     bench.add_argument("--prompts", metavar="FILE.jsonl", help="default: the bundled prompts")
     bench.add_argument("--limit", default="4", metavar="N", help="prompts per domain (default 4)")
     bench.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
@@ -87,8 +99,8 @@ def build_parser() -> argparse.ArgumentParser:
         "threads, in place of the methods' table (repeatable)",
     )  # fmt: skip
     bench.add_argument("--json", metavar="FILE", help="also write the result as JSON")
-    _tree_arguments(bench)
-    _sampling_arguments(bench, max_new_tokens=128)
+    tree_arguments(bench)
+    sampling_arguments(bench, max_new_tokens=128)
     bench.set_defaults(handler=_bench)
 
     figures = commands.add_parser("figures", help="run the notebooks and write figures/")
@@ -128,126 +140,12 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _stack_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stack", help="a bundled stack (default: tiny)")
-    parser.add_argument("--target", metavar="PATH_OR_ID", help="Qwen3 target: folder or hub id")
-    parser.add_argument("--drafter", metavar="PATH_OR_ID", help="drafter: folder or hub id")
-    parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
-    parser.add_argument("--device", help="cpu (default), cuda, ...")
-    parser.add_argument("--threads", metavar="N", help="CPU threads")
-    parser.add_argument("--compile", action="store_true", help="torch.compile for the target")
-
-
-def _tree_arguments(parser: argparse.ArgumentParser) -> None:
-    tree = parser.add_argument_group("tree (defaults: the stack's settings)")
-    tree.add_argument("--width", metavar="W", help="nodes kept per depth of the supertree")
-    tree.add_argument("--candidates", metavar="K", help="tokens proposed per depth")
-    tree.add_argument("--budget", metavar="B", help="nodes verified, the root not counted")
-    tree.add_argument("--depth-penalty", metavar="P", help="subtracted per level before Top-B")
-    tree.add_argument("--depth", metavar="D", help="deepest level (default: all draft positions)")
-    tree.add_argument("--normalise", help="candidates or vocabulary")
-    tree.add_argument("--score-temperature", metavar="T", help="divides head logits (default 1)")
-
-
-def _sampling_arguments(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
-    parser.add_argument("--max-new-tokens", default=str(max_new_tokens), metavar="N")
-    parser.add_argument("--temperature", default="0", metavar="T", help="0 is greedy decoding")
-    parser.add_argument("--top-p", metavar="P")
-    parser.add_argument("--top-k", metavar="K")
-    parser.add_argument("--min-p", metavar="P")
-    parser.add_argument("--seed", default="0", metavar="S")
-
-
-# Arguments arrive as text and are converted here, so that a bad one gets the same sentence
-# from the command line as from Python.
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name} must be an integer, got {text!r}.") from None
-
-
-def _float(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a number, got {text!r}.") from None
-
-
-def _settings(args: argparse.Namespace, stack):
-    from dataclasses import replace
-
-    given: dict[str, Any] = {}
-    for name in ("width", "candidates", "budget", "depth"):
-        if getattr(args, name) is not None:
-            given[name] = _integer(name, getattr(args, name))
-    for name in ("depth_penalty", "score_temperature"):
-        if getattr(args, name) is not None:
-            given[name] = _float(name, getattr(args, name))
-    if args.normalise is not None:
-        given["normalise"] = args.normalise
-    return replace(stack.settings, **given)
-
-
-def _sampling(args: argparse.Namespace) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "max_new_tokens": _integer("max_new_tokens", args.max_new_tokens),
-        "temperature": _float("temperature", args.temperature),
-        "seed": _integer("seed", args.seed),
-    }
-    if args.top_k is not None:
-        options["top_k"] = _integer("top_k", args.top_k)
-    for name in ("top_p", "min_p"):
-        if getattr(args, name) is not None:
-            options[name] = _float(name, getattr(args, name))
-    return options
-
-
-def _check_early(args: argparse.Namespace, methods: list[str]) -> None:
-    """Refuse bad settings before any model is loaded."""
-    from dartree.acceptance import Chooser
-    from dartree.settings import TreeSettings, check_method, positive_int
-    from dartree.stack import Stack
-
-    for method in methods:
-        check_method(method)
-    _settings(args, Stack("", main=None, settings=TreeSettings()))
-    options = _sampling(args)
-    positive_int("max_new_tokens", options.pop("max_new_tokens"))
-    Chooser(**options)
-
-
-def _load(args: argparse.Namespace):
-    import torch
-
-    from dartree.settings import positive_int
-    from dartree.stack import load_stack
-
-    if args.threads is not None:
-        torch.set_num_threads(positive_int("threads", _integer("threads", args.threads)))
-    stack = load_stack(
-        args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
-    )
-    if args.compile:
-        from dartree.compiled import compiled_stack
-
-        stack = compiled_stack(stack)
-    return stack
-
-
 def _prompt(args: argparse.Namespace):
     if (args.prompt is None) == (args.ids is None):
         raise ValueError("give a prompt: either PROMPT or --ids.")
     if args.ids is not None:
-        return [_integer("ids", part) for part in args.ids.split(",")]
+        return [integer("ids", part) for part in args.ids.split(",")]
     return sys.stdin.read() if args.prompt == "-" else args.prompt
-
-
-def _check_output(name: str, value: str | None) -> None:
-    """Refuse a path that could not be written, before any work is done for it."""
-    path = None if value is None else Path(value).resolve()
-    if path and (not value or path.is_dir() or not path.parent.is_dir()):
-        raise ValueError(f"{name} must be a file in an existing folder, got {value!r}.")
 
 
 def _stops(values: list[str] | None) -> list[int | str] | None:
@@ -257,16 +155,16 @@ def _stops(values: list[str] | None) -> list[int | str] | None:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    _check_early(args, [args.method])
+    check_early(args, [args.method])
     prompt = _prompt(args)
     from dartree.decode import Decoding, stream_text
     from dartree.records import save_records
 
-    _check_output("records", args.records)
-    stack = _load(args)
+    check_output("records", args.records)
+    stack = load(args)
     decoding = Decoding(
-        stack, prompt, method=args.method, settings=_settings(args, stack),
-        stop=_stops(args.stop), raw=args.raw, **_sampling(args),
+        stack, prompt, method=args.method, settings=tree_settings(args, stack),
+        stop=_stops(args.stop), raw=args.raw, **sampling(args),
     )  # fmt: skip
     result, quiet = decoding.result, args.json or args.no_stream
     try:
@@ -301,16 +199,16 @@ def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     methods = list(METHODS)
     if args.methods is not None:
         methods = list(dict.fromkeys(m.strip() for m in args.methods.split(",")))
-    _check_early(args, methods)
+    check_early(args, methods)
     limit = None
     if args.limit is not None:
-        limit = positive_int("limit", _integer("limit", args.limit))
-    repeats = positive_int("repeats", _integer("repeats", args.repeats))
+        limit = positive_int("limit", integer("limit", args.limit))
+    repeats = positive_int("repeats", integer("repeats", args.repeats))
     files = sorted((data_dir() / "prompts").glob("*.jsonl"))
     if args.prompts is not None:
         files = [Path(args.prompts)]
     prompts = [row for file in files for row in load_prompts(file, limit)]
-    _check_output("json", args.json)
+    check_output("json", args.json)
     return methods, repeats, prompts
 
 
@@ -338,12 +236,12 @@ def _compare(args: argparse.Namespace) -> int:
     from dartree.compare import compare, format_table
 
     methods, repeats, prompts = _many(args)
-    stack = _load(args)
-    options = {"repeats": repeats, **_sampling(args)}
+    stack = load(args)
+    options = {"repeats": repeats, **sampling(args)}
     result = _with_progress(
         len(prompts) * repeats * len({"ar", *methods}),
         lambda progress: compare(
-            stack, prompts, methods, _settings(args, stack), progress=progress, **options
+            stack, prompts, methods, tree_settings(args, stack), progress=progress, **options
         ),
     )
     print(format_table(result))
@@ -358,8 +256,8 @@ def _bench(args: argparse.Namespace) -> int:
     for name in args.sweep or ():
         if name not in SWEEPS:
             raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
-    stack = _load(args)
-    settings, options = _settings(args, stack), _sampling(args)
+    stack = load(args)
+    settings, options = tree_settings(args, stack), sampling(args)
     if args.sweep:
         length = options["max_new_tokens"]
         results = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,10 +15,10 @@ import torch
 
 import dartree
 from dartree import reports
-from dartree.training import commands
 from tests.conftest import DATA
 from tests.test_cli import STACK, write_prompts
-from tests.test_reports import COMMON, write_notebook
+from tests.test_reports import COMMON, HANGS, assert_ended, kernel_of, write_notebook
+from tests.training.drafter_fixtures import small_corpus
 
 DARTREE = [sys.executable, "-m", "dartree"]
 
@@ -49,11 +48,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("train")
-    line = ["corpus", "--out", str(out), "--scale", "0.003", "--held", "4"]
-    assert commands.main(line) == 0
-    assert commands.main(["tokenizer", "--out", str(out), "--size", "500"]) == 0
-    return out
+    return small_corpus(tmp_path_factory.mktemp("train"), scale=0.003, held=4, entries=500)
 
 
 def test_ctrl_c_in_training_leaves_a_state_that_goes_on(corpus):
@@ -77,24 +72,15 @@ def test_ctrl_c_in_training_leaves_a_state_that_goes_on(corpus):
 
 
 def test_ctrl_c_in_figures_ends_the_kernel_and_leaves_no_half_copy(tmp_path):
-    code = "import os, time\nfrom pathlib import Path\n"
-    code += "Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)"
-    write_notebook(tmp_path / "nb", "00_hangs.ipynb", COMMON, code)
+    write_notebook(tmp_path / "nb", "00_hangs.ipynb", COMMON, HANGS)
     out = tmp_path / "out"
     process = start("figures", "--notebooks", tmp_path / "nb", "--out", out)
-    wait_for(lambda: (out / "pid").exists() and (out / "pid").read_text(), process)
+    wait_for(lambda: kernel_of(out), process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
     assert list((out / "executed").iterdir()) == []
-    kernel = int((out / "pid").read_text())
-    for _ in range(100):
-        try:
-            os.kill(kernel, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the kernel outlived the driver")
+    assert_ended(kernel_of(out))
 
 
 def test_two_comparisons_into_one_file_leave_one_of_them_whole(tmp_path):

@@ -185,10 +185,30 @@ def test_comparison_table_is_printed(tmp_path, capfd, monkeypatch):
     assert "table 5" in capfd.readouterr().out
 
 
+HANGS = (
+    "import os, time\nfrom pathlib import Path\n"
+    "Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)"
+)
+
+
+def kernel_of(out: Path) -> int | None:
+    """Process id of the kernel that runs HANGS; None until it has begun."""
+    noted = out / "pid"
+    return int(noted.read_text() or 0) or None if noted.exists() else None
+
+
+def assert_ended(kernel: int) -> None:
+    for _ in range(100):
+        try:
+            os.kill(kernel, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the kernel outlived the driver")
+
+
 def test_ending_the_driver_ends_the_kernel(tmp_path):
-    code = "import os, time\nfrom pathlib import Path\n"
-    code += "Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)"
-    write_notebook(tmp_path / "nb", "00_hangs.ipynb", COMMON, code)
+    write_notebook(tmp_path / "nb", "00_hangs.ipynb", COMMON, HANGS)
     script = (
         "import argparse, sys\nfrom dartree import reports\n"
         "p = argparse.ArgumentParser()\nreports.add_arguments(p)\n"
@@ -196,17 +216,10 @@ def test_ending_the_driver_ends_the_kernel(tmp_path):
     )
     command = [sys.executable, "-c", script, "--notebooks", str(tmp_path / "nb")]
     driver = subprocess.Popen([*command, "--out", str(tmp_path / "out")], cwd=reports.PROJECT)
-    noted = tmp_path / "out/pid"
     deadline = time.monotonic() + 60
-    while not (noted.exists() and noted.read_text()) and time.monotonic() < deadline:
+    while not kernel_of(tmp_path / "out") and time.monotonic() < deadline:
         time.sleep(0.1)
     driver.terminate()
     assert driver.wait(30) == 143
     assert list((tmp_path / "out/executed").iterdir()) == [], "no half-written copy"
-    for _ in range(100):
-        try:
-            os.kill(int(noted.read_text()), 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the kernel outlived the driver")
+    assert_ended(kernel_of(tmp_path / "out"))

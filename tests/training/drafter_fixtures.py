@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dartree.drafter import DrafterConfig
+from dartree.training import commands
 from dartree.training.forward import BatchedTarget
 from dartree.training.regenerate import Sequence
 
 VOCABULARY, HIDDEN, BLOCK = 61, 32, 4
+
+
+def small_corpus(out: Path, scale: float, held: int, entries: int) -> Path:
+    """`out` with a corpus and a tokenizer of ``entries`` entries below its preset."""
+    corpus = ["corpus", "--out", str(out), "--scale", str(scale), "--held", str(held)]
+    assert commands.main(corpus) == 0
+    assert commands.main(["tokenizer", "--out", str(out), "--size", str(entries)]) == 0
+    return out
 
 
 def tiny_model(seed: int = 0) -> Qwen3ForCausalLM:

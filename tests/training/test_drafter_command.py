@@ -10,6 +10,7 @@ import torch
 
 import dartree
 from dartree.training import commands, regenerate, target
+from tests.training.drafter_fixtures import small_corpus
 
 LINE = "--answers 6 --steps 2 --batch 2 --anchors 4 --tau-prompts 1 --tau-every 2 --log-every 1"
 SMALL = {"hidden_size": 32, "num_hidden_layers": 8, "intermediate_size": 48, "head_dim": 8}
@@ -20,10 +21,7 @@ def folder(tmp_path_factory) -> Path:
     """The folder that holds the preset: corpus, tokenizer and a random target."""
     from transformers import AutoTokenizer
 
-    out = tmp_path_factory.mktemp("train")
-    corpus = ["corpus", "--out", str(out), "--scale", "0.002", "--held", "34"]
-    assert commands.main(corpus) == 0
-    assert commands.main(["tokenizer", "--out", str(out), "--size", "500"]) == 0
+    out = small_corpus(tmp_path_factory.mktemp("train"), scale=0.002, held=34, entries=500)
     tokenizer = AutoTokenizer.from_pretrained(out / "tiny" / "tokenizer")
     model = target.new_model("tiny", tokenizer, 0, **SMALL)
     target.export(model, out / "tiny" / "tokenizer", out / "tiny" / "target")

@@ -16,6 +16,7 @@ import torch
 
 from dartree.training import commands, common, packing, target
 from dartree.training import tokenizer as tok
+from tests.training.drafter_fixtures import small_corpus
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "head_dim": 16,
          "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
@@ -25,11 +26,7 @@ LINE = ["--batch", "2", "--length", "64", "--log-every", "2", "--held-every", "4
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A small corpus and its tokenizer; returns the folder that holds the preset."""
-    out = tmp_path_factory.mktemp("train")
-    corpus = ["corpus", "--out", str(out), "--scale", "0.005", "--held", "16"]
-    assert commands.main(corpus) == 0
-    assert commands.main(["tokenizer", "--out", str(out), "--size", "600"]) == 0
-    return out
+    return small_corpus(tmp_path_factory.mktemp("train"), scale=0.005, held=16, entries=600)
 
 
 @pytest.fixture(scope="module")

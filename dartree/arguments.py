@@ -1,0 +1,123 @@
+"""Options that several commands share: how they are declared, and what their text means.
+
+Arguments arrive as text and are converted here, so that a bad one gets the same sentence from the
+command line as from Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def stack_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stack", help="a bundled stack (default: tiny)")
+    parser.add_argument("--target", metavar="PATH_OR_ID", help="Qwen3 target: folder or hub id")
+    parser.add_argument("--drafter", metavar="PATH_OR_ID", help="drafter: folder or hub id")
+    parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
+    parser.add_argument("--device", help="cpu (default), cuda, ...")
+    parser.add_argument("--threads", metavar="N", help="CPU threads")
+    parser.add_argument("--compile", action="store_true", help="torch.compile for the target")
+
+
+def tree_arguments(parser: argparse.ArgumentParser) -> None:
+    tree = parser.add_argument_group("tree (defaults: the stack's settings)")
+    tree.add_argument("--width", metavar="W", help="nodes kept per depth of the supertree")
+    tree.add_argument("--candidates", metavar="K", help="tokens proposed per depth")
+    tree.add_argument("--budget", metavar="B", help="nodes verified, the root not counted")
+    tree.add_argument("--depth-penalty", metavar="P", help="subtracted per level before Top-B")
+    tree.add_argument("--depth", metavar="D", help="deepest level (default: all draft positions)")
+    tree.add_argument("--normalise", help="candidates or vocabulary")
+    tree.add_argument("--score-temperature", metavar="T", help="divides head logits (default 1)")
+
+
+def sampling_arguments(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
+    parser.add_argument("--max-new-tokens", default=str(max_new_tokens), metavar="N")
+    parser.add_argument("--temperature", default="0", metavar="T", help="0 is greedy decoding")
+    parser.add_argument("--top-p", metavar="P")
+    parser.add_argument("--top-k", metavar="K")
+    parser.add_argument("--min-p", metavar="P")
+    parser.add_argument("--seed", default="0", metavar="S")
+
+
+def integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be an integer, got {text!r}.") from None
+
+
+def _float(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {text!r}.") from None
+
+
+def tree_settings(args: argparse.Namespace, stack):
+    from dataclasses import replace
+
+    given: dict[str, Any] = {}
+    for name in ("width", "candidates", "budget", "depth"):
+        if getattr(args, name) is not None:
+            given[name] = integer(name, getattr(args, name))
+    for name in ("depth_penalty", "score_temperature"):
+        if getattr(args, name) is not None:
+            given[name] = _float(name, getattr(args, name))
+    if args.normalise is not None:
+        given["normalise"] = args.normalise
+    return replace(stack.settings, **given)
+
+
+def sampling(args: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_new_tokens": integer("max_new_tokens", args.max_new_tokens),
+        "temperature": _float("temperature", args.temperature),
+        "seed": integer("seed", args.seed),
+    }
+    if args.top_k is not None:
+        options["top_k"] = integer("top_k", args.top_k)
+    for name in ("top_p", "min_p"):
+        if getattr(args, name) is not None:
+            options[name] = _float(name, getattr(args, name))
+    return options
+
+
+def check_early(args: argparse.Namespace, methods: list[str]) -> None:
+    """Refuse bad settings before any model is loaded."""
+    from dartree.acceptance import Chooser
+    from dartree.settings import TreeSettings, check_method, positive_int
+    from dartree.stack import Stack
+
+    for method in methods:
+        check_method(method)
+    tree_settings(args, Stack("", main=None, settings=TreeSettings()))
+    options = sampling(args)
+    positive_int("max_new_tokens", options.pop("max_new_tokens"))
+    Chooser(**options)
+
+
+def load(args: argparse.Namespace):
+    import torch
+
+    from dartree.settings import positive_int
+    from dartree.stack import load_stack
+
+    if args.threads is not None:
+        torch.set_num_threads(positive_int("threads", integer("threads", args.threads)))
+    stack = load_stack(
+        args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
+    )
+    if args.compile:
+        from dartree.compiled import compiled_stack
+
+        stack = compiled_stack(stack)
+    return stack
+
+
+def check_output(name: str, value: str | None) -> None:
+    """Refuse a path that could not be written, before any work is done for it."""
+    path = None if value is None else Path(value).resolve()
+    if path and (not value or path.is_dir() or not path.parent.is_dir()):
+        raise ValueError(f"{name} must be a file in an existing folder, got {value!r}.")
