@@ -1,18 +1,19 @@
 """The public checkpoint formats -> our modules, with every tensor accounted for.
 
 Formats: DFlash (nested ``dflash_config``, no head), Domino (nested, ``projector_type`` domino),
-DSpark (flat, Markov head and confidence head). Weights come from safetensors files only.
+DSpark (flat, Markov head and confidence head; nested by SpecForge; with a
+``transformer_layer_config`` by vLLM-speculators). Weights come from safetensors files only.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import nn
 
 from dartree.drafter import DFlashDrafter, DrafterConfig
@@ -23,6 +24,8 @@ from dartree.settings import CheckpointError, first_line
 _PROJECTORS = {None: "none", "domino": "domino", "causal_v5": "domino", "dspark": "markov"}
 # Frozen copies of the target's tables that some files carry.
 _COPIES = ("embed_tokens.weight", "lm_head.weight")
+# Maps between a reduced draft vocabulary and the target's; of no use where it is not reduced.
+_VOCABULARY_MAPS = ("d2t", "t2d")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -100,8 +103,34 @@ class _Fields:
         return tuple(value)
 
 
+def _from_speculators(raw: dict[str, Any], source: str) -> dict[str, Any]:
+    """The flat fields of a vLLM-speculators config; other configs come back as they are."""
+    kind = raw.get("speculators_model_type")
+    if kind is None:
+        return raw
+    body = raw.get("transformer_layer_config")
+    if kind != "dspark" or not isinstance(body, dict):
+        raise CheckpointError(
+            f"{source} has speculators_model_type {kind!r}; supported: dspark, with a "
+            "transformer_layer_config."
+        )
+    flat = body | {k: v for k, v in raw.items() if k != "transformer_layer_config"}
+    vocabulary, reduced = flat.get("vocab_size"), flat.get("draft_vocab_size")
+    if reduced is not None and reduced != vocabulary:
+        raise CheckpointError(
+            f"{source} has a reduced draft vocabulary ({reduced} of {vocabulary} tokens), which "
+            "is not supported."
+        )
+    taps = flat.get("aux_hidden_state_layer_ids")
+    if isinstance(taps, list) and all(type(tap) is int for tap in taps):
+        flat["target_layer_ids"] = [tap - 1 for tap in taps]  # theirs count the embedding as 0
+    return flat
+
+
 def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> DrafterConfig:
     """DrafterConfig from the JSON of any supported format; CheckpointError says what is wrong."""
+    speculators = "speculators_model_type" in raw
+    raw = _from_speculators(raw, source)
     fields = _Fields(raw, source)
     _refuse_unsupported(fields, source)
     head = _PROJECTORS[fields.get("projector_type")]
@@ -110,7 +139,9 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
         head = "markov"
     domino, markov = head == "domino", head == "markov"
     layers = fields.count("num_hidden_layers", most=1000)
-    target_layers = fields.count("num_target_layers", most=1000)
+    # Their files name no layer count of the target, but always the tapped layers.
+    named = speculators and fields.get("target_layer_ids") is not None
+    target_layers = fields.count("num_target_layers", 0 if named else None, least=0, most=1000)
     heads = fields.count("num_attention_heads")
     hidden = fields.count("hidden_size")
     emb_dim = fields.count("emb_dim") if domino else 0
@@ -136,7 +167,9 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
         rms_norm_eps=fields.number("rms_norm_eps", fields.get("rms_norm_eps", 1e-6)),
         rope_theta=fields.number("rope_theta", 1_000_000.0 if theta is None else theta),
         # Flat files are anchor-first always; nested ones say so.
-        shift_label=fields.flat or markov or bool(fields.get("shift_label", False)),
+        shift_label=bool(
+            fields.get("sample_from_anchor", fields.flat or markov or fields.get("shift_label"))
+        ),
         head=head,
         emb_dim=emb_dim,
         gru_hidden_dim=fields.count("gru_hidden_dim", emb_dim) if domino else 0,
@@ -158,6 +191,7 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
 
 def _refuse_unsupported(fields: _Fields, source: str) -> None:
     """CheckpointError for whatever would silently change what the drafter computes."""
+    _refuse_quantised({"quantization_config": fields.get("quantization_config")}, source)
     for name in ("attention_bias", "use_bias_gate", "use_bias_norm", "use_sliding_window"):
         if fields.get(name):
             raise CheckpointError(f"{source} sets {name}, which is not supported.")
@@ -173,6 +207,16 @@ def _refuse_unsupported(fields: _Fields, source: str) -> None:
     kinds = fields.get("layer_types", [])
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise CheckpointError(f"{source} has layer_types other than full_attention.")
+
+
+def _refuse_quantised(raw: dict[str, Any], source: str) -> None:
+    quantised = raw.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise CheckpointError(
+            f"{source} is quantised ({method}), which is not supported: heads and taps are made "
+            "for the target's own weights; give the bf16 or fp16 checkpoint."
+        )
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -193,12 +237,50 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a folder: ``model.safetensors`` or the shards of its index file."""
+def read_weights(
+    folder: Path, dtype: torch.dtype | None = None, skip: tuple[str, ...] = ()
+) -> dict[str, torch.Tensor]:
+    """Tensors of a folder's ``model.safetensors`` or shards, all but ``skip``, cast to ``dtype``.
+
+    The prefix ``logit_head.`` of training checkpoints is stripped. Raises CheckpointError where
+    one name comes twice.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
-        tensors.update(load_file(path))
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():
+                name = key.removeprefix("logit_head.")
+                if name in skip:
+                    continue
+                if name in tensors:
+                    raise CheckpointError(f"{path} holds {name} a second time.")
+                tensors[name] = file.get_tensor(key).to(dtype)
     return tensors
+
+
+def warn_of_other_copies(
+    folder: Path, tables: dict[str, torch.Tensor], drafter: str, target: str
+) -> None:
+    """Warn where a file's frozen copy of a target table is not the target's.
+
+    ``tables``: embed_tokens.weight and lm_head.weight of the target, [V, H] each. 64 rows of
+    each are read and compared in the copy's own dtype; the copy itself is never used.
+    """
+    for path in weight_files(folder):
+        with safe_open(path, framework="pt") as file:
+            for name in set(file.keys()) & set(_COPIES):
+                theirs, ours = file.get_slice(name), tables[name]
+                if list(theirs.get_shape()) == list(ours.shape):
+                    rows = range(0, len(ours), max(1, len(ours) // 64))
+                    copy = torch.cat([theirs[row : row + 1] for row in rows])
+                    own = ours[list(rows)].to(device=copy.device, dtype=copy.dtype)
+                    if torch.equal(copy, own):
+                        continue
+                warnings.warn(
+                    f"{drafter} carries a {name} that is not {target}'s: it may have been "
+                    "trained for another target, and few of its drafts would be accepted.",
+                    stacklevel=4,
+                )
 
 
 def _fit(modules: dict[str, nn.Module], tensors: dict[str, torch.Tensor], source: str) -> None:
@@ -234,18 +316,8 @@ def load_drafter(
     """
     folder = Path(folder)
     config = parse_drafter_config(read_json(folder / "config.json"), str(folder / "config.json"))
-    tensors = {
-        name.removeprefix("logit_head."): tensor.to(dtype)
-        for name, tensor in read_weights(folder).items()
-        if name not in _COPIES
-    }
-    with torch.device("meta"):
-        drafter = DFlashDrafter(config)
-        head: Head = NoCorrection()
-        if config.head == "domino":
-            head = DominoHead(config)
-        elif config.head == "markov":
-            head = MarkovHead(config)
+    tensors = read_weights(folder, dtype, skip=_COPIES + _VOCABULARY_MAPS)
+    drafter, head = empty_drafter(config)
     modules: dict[str, nn.Module] = {"drafter": drafter}
     if isinstance(head, nn.Module):
         modules["head"] = head
@@ -255,15 +327,32 @@ def load_drafter(
     return drafter, head
 
 
-def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.device | str):
-    """Qwen3ForCausalLM of a local folder; CheckpointError where anything does not fit."""
+def empty_drafter(config: DrafterConfig) -> tuple[DFlashDrafter, Head]:
+    """Drafter and head of ``config`` on the meta device: names and shapes, no storage."""
+    heads = {"none": lambda _: NoCorrection(), "domino": DominoHead, "markov": MarkovHead}
+    with torch.device("meta"):
+        return DFlashDrafter(config), heads[config.head](config)
+
+
+def load_target_model(
+    folder: str | Path,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    device_map: str | dict[str, Any] | None = None,
+):
+    """Qwen3ForCausalLM of a local folder; CheckpointError where anything does not fit.
+
+    ``device_map``, as transformers takes it, spreads the layers in place of ``device``.
+    """
     from transformers import AutoConfig, Qwen3ForCausalLM
     from transformers.utils import logging
 
     folder = Path(folder)
-    kind = read_json(folder / "config.json").get("model_type")
+    raw = read_json(folder / "config.json")
+    kind = raw.get("model_type")
     if kind != "qwen3":
         raise CheckpointError(f"{folder} has model_type {kind!r}; the target must be qwen3.")
+    _refuse_quantised(raw, str(folder / "config.json"))
     weight_files(folder)  # a broken file is named before transformers looks at it
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # its warnings repeat what the check below reports
@@ -274,6 +363,7 @@ def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.devi
             folder,
             config=config,
             dtype=dtype,
+            device_map=device_map,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
@@ -297,7 +387,8 @@ def load_target_model(folder: str | Path, dtype: torch.dtype, device: torch.devi
     ]
     if faults:
         raise CheckpointError(f"{folder} does not match its config.json; {'; '.join(faults)}.")
-    return model.requires_grad_(False).to(device).eval()
+    model = model if device_map is not None else model.to(device)
+    return model.requires_grad_(False).eval()
 
 
 def _key_name(entry: str | tuple) -> str:

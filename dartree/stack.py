@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +14,21 @@ from typing import Any
 
 import torch
 
-from dartree.checkpoints import load_drafter, load_target_model, read_json, rope_theta_of
+from dartree.checkpoints import (
+    load_drafter,
+    load_target_model,
+    read_json,
+    rope_theta_of,
+    warn_of_other_copies,
+)
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
+from dartree.hub import Source, find
 from dartree.proposers import MARGINAL_METHODS
 from dartree.settings import CheckpointError, TreeSettings, first_line
 from dartree.target import Target
 
+STACK_PARTS = ("target", "drafter", "dflash")  # keys of stack.json that name folders
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 
 
@@ -55,7 +65,7 @@ class Stack:
 
     ``marginal`` is the pairing with the stack's head-less DFlash drafter, on which ``dflash``
     and ``ddtree`` run; None where the stack has none, and the main drafter's own marginals are
-    used (its label then says so).
+    used (its label then says so). ``sources`` says where target, drafter and dflash came from.
     """
 
     name: str
@@ -63,6 +73,8 @@ class Stack:
     marginal: Pairing | None = None
     tokenizer: Any = None
     settings: TreeSettings = field(default_factory=TreeSettings)
+    files: tuple[Path, ...] = ()  # the weights of a bundled stack
+    sources: dict[str, Source] = field(default_factory=dict)
 
     @property
     def target(self) -> Target:
@@ -118,7 +130,20 @@ class Stack:
         bad = [i for i in ids if not 0 <= i < vocabulary]
         if bad:
             raise ValueError(f"prompt ids must lie in 0..{vocabulary - 1}, got {bad[0]}.")
+        if self._thinks(ids):
+            warnings.warn(
+                "the prompt lets the model think, and public drafters are trained with thinking "
+                "off: fewer drafts will be accepted.",
+                stacklevel=3,
+            )
         return ids
+
+    def _thinks(self, ids: list[int]) -> bool:
+        """Whether ids end inside <think>, or a user's /think comes after the last /no_think."""
+        text = "" if self.tokenizer is None else self.tokenizer.decode(ids)
+        on, off = (text.rfind(word) for word in ("<think>", "</think>"))
+        switches = re.findall(r"(?<!\S)/(no_)?think\b", text)
+        return on > off or bool(switches and not switches[-1])
 
     def _encode_text(self, prompt: str | Sequence[dict[str, str]], raw: bool) -> list[int]:
         if self.tokenizer is None:
@@ -181,76 +206,98 @@ def load_stack(
     *,
     target: str | Path | None = None,
     drafter: str | Path | None = None,
+    dflash: str | Path | None = None,
     dtype: torch.dtype | str | None = None,
+    drafter_dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
+    device_map: str | dict[str, Any] | None = None,
 ) -> Stack:
     """Load a bundled stack by ``name`` ("tiny"), or ``target`` and ``drafter`` by folder or hub id.
 
-    ``dtype``: fp32 on a CPU and bf16 on a GPU unless given. Raises ValueError for unknown names
-    and CheckpointError for anything wrong with the files.
+    Hub ids may pin a revision: ``owner/name@commit``. ``dflash``: a head-less drafter for
+    ``dflash`` and ``ddtree``, beside one with a head. ``dtype``: fp32 on a CPU and bf16 on a GPU
+    unless given; ``drafter_dtype``: the same unless given. ``device_map``: spreads the target
+    over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
+    where the target's lm_head lies. Raises ValueError for unknown names and CheckpointError for
+    anything wrong with the files.
     """
     where = _device("cpu" if device is None else device)
+    if device is None and device_map is not None and torch.cuda.is_available():
+        where = torch.device("cuda")
     kind = _dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16)
+    placing = (kind, _dtype(drafter_dtype) or kind, where, device_map)
     if (target is None) != (drafter is None):
         raise ValueError("target and drafter must be given together.")
     if target is not None and name is not None:
         raise ValueError("give either the name of a stack or target and drafter, not both.")
     if target is not None:
-        label = Path(str(drafter)).name
-        folders = _local(target), _local(drafter)
-        return _assemble(f"{Path(str(target)).name} + {label}", *folders, None, kind, where, label)
+        sources = {"target": find(target), "drafter": find(drafter)}
+        if dflash is not None:
+            sources["dflash"] = find(dflash)
+        labels = {part: Path(source.name).name for part, source in sources.items()}
+        return _assemble(f"{labels['target']} + {labels['drafter']}", sources, labels, placing)
+    if dflash is not None:
+        raise ValueError("dflash is given together with target and drafter only.")
     name = "tiny" if name is None else name
     if name not in bundled_stacks():
         raise ValueError(f"stack must be one of {', '.join(bundled_stacks())}, got {name!r}.")
     folder = data_dir() / "stacks" / name
     card = read_json(folder / "stack.json")
-    marginal = folder / card["dflash"] if "dflash" in card else None
-    stack = _assemble(
-        name, folder / card["target"], folder / card["drafter"], marginal, kind, where,
-        f"{name}/{card['drafter']}",
-    )  # fmt: skip
+    labels = {p: f"{name}/{card[p]}" for p in STACK_PARTS if p in card}
+    sources = {part: Source(label, folder / card[part]) for part, label in labels.items()}
+    stack = _assemble(name, sources, labels, placing)
     stack.settings = TreeSettings(**card.get("settings", {}))
+    stack.files = tuple(
+        file for s in sources.values() for file in sorted(s.folder.glob("*.safetensors"))
+    )
     return stack
 
 
-def _assemble(name, target_dir, drafter_dir, marginal_dir, dtype, device, label) -> Stack:
-    model = load_target_model(target_dir, dtype, device)
-    main = _pair(model, target_dir, drafter_dir, dtype, device, label)
-    marginal = None
-    if marginal_dir is not None:
-        marginal = _pair(
-            model, target_dir, marginal_dir, dtype, device, f"{name}/{marginal_dir.name}"
-        )
-    return Stack(name, main, marginal, _tokenizer(target_dir))
+def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], placing) -> Stack:
+    dtype, drafter_dtype, device, device_map = placing
+    model = load_target_model(sources["target"].folder, dtype, device, device_map)
+    device = model.lm_head.weight.device  # a device_map decides where that is
+    if device.type == "meta":
+        raise ValueError(f"device_map must keep lm_head in memory, got {device_map!r}.")
+    pairs = {
+        part: _pair(model, sources["target"], sources[part], drafter_dtype, device, labels[part])
+        for part in ("drafter", "dflash")
+        if part in sources
+    }
+    tokenizer = _tokenizer(sources["target"].folder)
+    return Stack(name, pairs["drafter"], pairs.get("dflash"), tokenizer, sources=sources)
 
 
 def pair_with_model(model, drafter: str | Path) -> Pairing:
     """A loaded Qwen3ForCausalLM with a drafter (folder or hub id), in the model's dtype."""
-    weight, folder = model.lm_head.weight, _local(drafter)
-    return _pair(model, None, folder, weight.dtype, weight.device, Path(str(drafter)).name)
+    weight, source = model.lm_head.weight, find(drafter)
+    return _pair(model, None, source, weight.dtype, weight.device, Path(source.name).name)
 
 
-def _pair(model, target_dir: Path | None, drafter_dir: Path, dtype, device, label) -> Pairing:
-    drafter, head = load_drafter(drafter_dir, dtype, device)
+def _pair(model, target: Source | None, source: Source, dtype, device, label) -> Pairing:
+    drafter, head = load_drafter(source.folder, dtype, device)
     c, t = drafter.config, model.config
     theirs = rope_theta_of(t.to_dict())
-    if theirs is None and target_dir is not None:
-        theirs = rope_theta_of(read_json(Path(target_dir) / "config.json"))
+    if theirs is None and target is not None:
+        theirs = rope_theta_of(read_json(target.folder / "config.json"))
+    name = "the loaded model" if target is None else target.name
     for what, ours, other in (
         ("hidden_size", c.hidden_size, t.hidden_size),
         ("vocab_size", c.vocab_size, t.vocab_size),
-        ("num_target_layers", c.num_target_layers, t.num_hidden_layers),
+        ("num_target_layers", c.num_target_layers or t.num_hidden_layers, t.num_hidden_layers),
         ("rope_theta", c.rope_theta, float(theirs or c.rope_theta)),
     ):
         if ours != other:
             raise CheckpointError(
-                f"{drafter_dir} was made for another target: its {what} is {ours}, "
+                f"{source.name} was made for another target than {name}: its {what} is {ours}, "
                 f"the target's is {other}."
             )
-    target = Target(model, c.target_layer_ids)
+    tapped = Target(model, c.target_layer_ids)
+    tables = {"embed_tokens.weight": tapped.embedding, "lm_head.weight": model.lm_head.weight}
+    warn_of_other_copies(source.folder, tables, source.name, name)
     if isinstance(head, DominoHead):
-        head.attach(target.embedding)
-    return Pairing(target, drafter, head, label)
+        head.attach(tapped.embedding)
+    return Pairing(tapped, drafter, head, label)
 
 
 def _tokenizer(folder: Path):
@@ -263,24 +310,6 @@ def _tokenizer(folder: Path):
     except Exception as error:  # tokenizer files raise many kinds; one sentence serves all
         raise CheckpointError(
             f"{folder} has an unreadable tokenizer: {first_line(error)}"
-        ) from None
-
-
-def _local(source: str | Path) -> Path:
-    """A local folder for a folder or hub id (downloaded through huggingface_hub)."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if str(source).count("/") != 1 or str(source).startswith((".", "/", "~")):
-        raise CheckpointError(f"{source} is neither a folder nor a hub id (owner/name).")
-    from huggingface_hub import snapshot_download
-
-    try:
-        patterns = ["*.json", "*.safetensors", "merges.txt", "*.jinja"]
-        return Path(snapshot_download(str(source), allow_patterns=patterns))
-    except Exception as error:  # the hub client raises many kinds; one sentence serves all
-        raise CheckpointError(
-            f"{source} is no folder and could not be fetched: {first_line(error)}"
         ) from None
 
 
@@ -315,7 +344,7 @@ def describe(name: str) -> dict[str, Any]:
     folder = data_dir() / "stacks" / name
     card = read_json(folder / "stack.json")
     parts = []
-    for part in ("target", "drafter", "dflash"):
+    for part in STACK_PARTS:
         if part not in card:
             continue
         files = sorted((folder / card[part]).glob("*.safetensors"))

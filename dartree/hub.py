@@ -1,0 +1,77 @@
+"""Where checkpoints come from: a local folder, or a hub id with a revision.
+
+``owner/name@revision`` pins a commit, tag or branch. Nothing but JSON, tokenizer files and
+safetensors is ever fetched, and no code that a repository holds is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dartree.settings import CheckpointError, first_line
+
+# Commits that public runs name as good; an id that is not here resolves to its newest commit,
+# which is recorded. Targets and Domino files: nobody has published a commit to hold on to.
+PINNED = {
+    "z-lab/Qwen3-4B-DFlash-b16": "b74e3a329c4d963783143b1e970d95b002be72bd",
+    "deepseek-ai/dspark_qwen3_4b_block7": "3457dff1417cb84927f6098a5fcb7cee85c934b7",
+}
+PATTERNS = ("*.json", "*.safetensors", "merges.txt", "*.jinja")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One part of a stack: the name that the user gave, its local folder, its hub commit."""
+
+    name: str
+    folder: Path
+    commit: str | None = None
+
+    def identity(self) -> str:
+        """What pins the content: the hub commit, or a hash over config and weights.
+
+        Reads every weights file of a local folder once.
+        """
+        return self.commit or fingerprint(self.folder)
+
+
+def find(source: str | Path) -> Source:
+    """The local folder of ``source``: a folder, or a hub id ``owner/name[@revision]``.
+
+    Raises CheckpointError for anything else, and where the hub cannot be reached.
+    """
+    text, path = str(source), Path(source).expanduser()
+    if path.is_dir():
+        return Source(text, path)
+    name, _, revision = text.partition("@")
+    if not _HUB_ID.fullmatch(name) or name.startswith(".") or ("@" in text and not revision):
+        raise CheckpointError(f"{text} is neither a folder nor a hub id (owner/name[@revision]).")
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(
+            name, revision=revision or PINNED.get(name), allow_patterns=list(PATTERNS)
+        )
+    except Exception as error:  # the hub client raises many kinds; one sentence serves all
+        raise CheckpointError(
+            f"{text} is no folder and could not be fetched: {first_line(error)}"
+        ) from None
+    folder = Path(found)  # .../snapshots/<commit>
+    commit = folder.name if _COMMIT.fullmatch(folder.name) else None
+    return Source(name, folder, commit)
+
+
+def fingerprint(folder: Path) -> str:
+    """``sha256:...`` over the names and bytes of the config and the weights of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors")]):
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            while piece := file.read(2**24):
+                digest.update(piece)
+    return f"sha256:{digest.hexdigest()}"
