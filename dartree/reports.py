@@ -22,8 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dartree import gallery
+
 PROJECT = Path(__file__).resolve().parent.parent
 FULL, QUICK = PROJECT / "figures", PROJECT / "build" / "quick"
+EXECUTED = "notebooks"  # folder of the executed copies, inside the output folder
 _SET_BY_OPTIONS = {"out_dir": "--out", "quick": "--quick"}
 
 
@@ -78,11 +81,13 @@ def run(args: argparse.Namespace) -> int:
     failures = []
     for number, job in enumerate(jobs, start=1):
         print(f"[{number}/{len(jobs)}] {job.notebook.name}", file=sys.stderr, flush=True)
-        failure = execute(job, out / "executed", timeout)
+        failure = execute(job, out / EXECUTED, timeout)
         if failure:
             print(f"dartree: {failure}", file=sys.stderr, flush=True)
             failures.append(failure)
     written = sorted(p for p, t in _times(out).items() if before.get(p) != t)
+    if out == FULL:
+        gallery.update(PROJECT / "README.md", FULL)
     _report(out, written, failures, len(jobs))
     return 1 if failures else 0
 
@@ -282,7 +287,8 @@ def _read_failure(name: str, partial: Path, status: int | str, timeout: float) -
 
 
 def _make_portable(partial: Path) -> None:
-    """Take this machine's folders out of an executed copy: it is committed and read elsewhere.
+    """An executed copy as it is committed and read elsewhere: without this machine's folders, times
+    and widgets' state (their static pictures stay).
 
     Text that a cell printed piece by piece is joined, as JupyterLab does; GitHub would break the
     line after every piece.
@@ -301,13 +307,20 @@ def _make_portable(partial: Path) -> None:
         book = json.loads(partial.read_text(encoding="utf-8"))
     except ValueError:
         return  # stopped while it was being written: better as it is than not at all
-    for name in ("input_path", "output_path"):
-        book["metadata"].get("papermill", {}).pop(name, None)
+    for name in ("papermill", "widgets"):
+        book["metadata"].pop(name, None)
     for cell in book["cells"]:
+        for name in ("papermill", "execution"):
+            cell["metadata"].pop(name, None)
         if "outputs" in cell:
-            cell["outputs"] = _join_streams(cell["outputs"])
+            cell["outputs"] = _join_streams([o for o in cell["outputs"] if not _is_widget(o)])
     text = json.dumps(without_folders(book), indent=1, ensure_ascii=False)
     partial.write_text(text + "\n", encoding="utf-8")
+
+
+def _is_widget(output: dict[str, Any]) -> bool:
+    """Whether an output needs a running kernel to be seen."""
+    return any(kind.startswith("application/vnd.jupyter.widget") for kind in output.get("data", {}))
 
 
 def _join_streams(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -330,7 +343,7 @@ def _status_text(status: int | str, timeout: float) -> str:
 
 
 def _times(out: Path) -> dict[Path, int]:
-    return {p: p.stat().st_mtime_ns for p in out.glob("*") if p.is_file()}
+    return {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
 
 
 def _report(out: Path, written: list[Path], failures: list[Failure], total: int) -> None:
@@ -338,8 +351,8 @@ def _report(out: Path, written: list[Path], failures: list[Failure], total: int)
     from dartree.compare import format_table
 
     for path in written:
-        if path.name.endswith("comparison.json"):
-            print(f"{path.stem}:\n")
+        if path.name == "comparison.json":
+            print(f"{path.parent.name}:\n")
             print(format_table(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
     pictures = [p for p in written if p.suffix == ".svg"]
     print(f"{len(pictures)} figures (.svg, .png and a .json that says how they were made):")

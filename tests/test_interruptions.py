@@ -79,7 +79,7 @@ def test_ctrl_c_in_figures_ends_the_kernel_and_leaves_no_half_copy(tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
-    assert list((out / "executed").iterdir()) == []
+    assert list((out / "notebooks").iterdir()) == []
     assert_ended(kernel_of(out))
 
 
@@ -105,7 +105,7 @@ def test_two_runs_of_the_figures_into_one_folder_leave_whole_copies(tmp_path):
     for process in both:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-    copy = nbformat.read(tmp_path / "out/executed/00_a.ipynb", as_version=4)
+    copy = nbformat.read(tmp_path / "out/notebooks/00_a.ipynb", as_version=4)
     nbformat.validate(copy)
     assert copy.cells[-1].outputs[0]["text"] in ("1\n", "2\n")
     assert leftovers(tmp_path) == []

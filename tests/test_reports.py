@@ -62,11 +62,11 @@ def test_parameters_kernel_and_copy(tmp_path, monkeypatch, capfd):
     printed = capfd.readouterr()
     assert "out/one.svg" in printed.out and "1 of 1 notebooks" in printed.out
     assert "[1/1] 00_a.ipynb" in printed.err and "100%" in printed.err
-    executed = nbformat.read(tmp_path / "out/executed/00_a.ipynb", 4)
+    executed = nbformat.read(tmp_path / "out/notebooks/00_a.ipynb", 4)
     injected = [c for c in executed.cells if "injected-parameters" in c.metadata.get("tags", [])]
     assert len(injected) == 1
     assert book.read_bytes() == source
-    assert [p.name for p in (tmp_path / "out/executed").iterdir()] == ["00_a.ipynb"]
+    assert [p.name for p in (tmp_path / "out/notebooks").iterdir()] == ["00_a.ipynb"]
 
 
 def test_failing_and_dying_notebooks(tmp_path, capfd):
@@ -83,9 +83,9 @@ def test_failing_and_dying_notebooks(tmp_path, capfd):
     assert "00_raises.ipynb failed in cell 4: ZeroDivisionError: division by zero" in printed
     assert "01_dies.ipynb failed in cell 4" in printed and "1 of 3 notebooks" in printed
     assert (tmp_path / "out/one.svg").read_text() == "False 1"
-    copies = sorted(p.name for p in (tmp_path / "out/executed").iterdir())
+    copies = sorted(p.name for p in (tmp_path / "out/notebooks").iterdir())
     assert copies == ["00_raises.ipynb", "01_dies.ipynb", "02_fine.ipynb"]
-    assert "before" in (tmp_path / "out/executed/00_raises.ipynb").read_text()
+    assert "before" in (tmp_path / "out/notebooks/00_raises.ipynb").read_text()
 
 
 def test_timeout_leaves_no_kernel(tmp_path, capfd):
@@ -107,8 +107,8 @@ def test_timeout_leaves_no_kernel(tmp_path, capfd):
 def test_reruns_of_an_executed_copy_do_not_pile_up(tmp_path):
     write_notebook(tmp_path / "nb", "00_a.ipynb", COMMON + "\nnumber: int = 1", WRITE)
     assert figures(tmp_path / "nb", tmp_path / "out") == 0
-    assert figures(tmp_path / "out/executed", tmp_path / "out2", "-p", "number", "2") == 0
-    again = nbformat.read(tmp_path / "out2/executed/00_a.ipynb", 4)
+    assert figures(tmp_path / "out/notebooks", tmp_path / "out2", "-p", "number", "2") == 0
+    again = nbformat.read(tmp_path / "out2/notebooks/00_a.ipynb", 4)
     injected = [c for c in again.cells if "injected-parameters" in c.metadata.get("tags", [])]
     assert len(injected) == 1 and "number = 2" in injected[0].source
     assert (tmp_path / "out2/one.svg").read_text() == "False 2"
@@ -167,7 +167,7 @@ def test_text_printed_in_pieces_is_joined(tmp_path):
     code += "    print(word, end='|', flush=True)\n    time.sleep(0.3)\n"
     write_notebook(tmp_path / "nb", "00_a.ipynb", COMMON, code + "print('!', file=sys.stderr)")
     assert figures(tmp_path / "nb", tmp_path / "out") == 0
-    cell = nbformat.read(tmp_path / "out/executed/00_a.ipynb", 4).cells[-1]
+    cell = nbformat.read(tmp_path / "out/notebooks/00_a.ipynb", 4).cells[-1]
     pieces = [(output.name, output.text) for output in cell.outputs]
     assert pieces == [("stdout", "one|two|three|"), ("stderr", "!\n")]
 
@@ -179,7 +179,7 @@ def test_no_notebooks(tmp_path):
 
 def test_comparison_table_is_printed(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("dartree.compare.format_table", lambda result: f"table {result['x']}")
-    code = "from pathlib import Path\nPath(out_dir, '00_comparison.json').write_text('{\"x\": 5}')"
+    code = "from pathlib import Path\nPath(out_dir, 'comparison.json').write_text('{\"x\": 5}')"
     write_notebook(tmp_path / "nb", "00_a.ipynb", COMMON, code)
     assert figures(tmp_path / "nb", tmp_path / "out") == 0
     assert "table 5" in capfd.readouterr().out
@@ -221,5 +221,5 @@ def test_ending_the_driver_ends_the_kernel(tmp_path):
         time.sleep(0.1)
     driver.terminate()
     assert driver.wait(30) == 143
-    assert list((tmp_path / "out/executed").iterdir()) == [], "no half-written copy"
+    assert list((tmp_path / "out/notebooks").iterdir()) == [], "no half-written copy"
     assert_ended(kernel_of(tmp_path / "out"))

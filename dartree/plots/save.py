@@ -25,6 +25,7 @@ from dartree.records import write_atomically
 PROJECT = Path(__file__).resolve().parent.parent.parent
 # Parameters that say where a figure goes, not what it shows.
 _PLACES = ("out_dir",)
+PNG_DPI = 200
 _PACKAGES = ("dartree", "matplotlib", "numpy", "seaborn", "torch", "transformers")
 
 
@@ -44,11 +45,14 @@ def save_figure(
     data: Mapping[str, Any] | None = None,
     measured: Mapping[str, Any] | None = None,
     files: Iterable[str | os.PathLike] = (),
+    alt: str | None = None,
 ) -> Path:
     """Write ``name``.svg, .png and .json (the sidecar) to ``out_dir``; return the SVG's path.
 
+    With ``notebook`` they lie in a folder of its name: "04_pruning.ipynb" gives 04_pruning/.
     Each file is complete or absent. Pictures of the same data are the same bytes, and so is the
-    sidecar without its key "volatile", which holds times, the machine and the output folder.
+    sidecar without its key "volatile", which holds times, the machine, the commit and the output
+    folder.
 
     parameters, notebook
         What the figure was made with; ``seed`` is taken from the parameters.
@@ -60,20 +64,27 @@ def save_figure(
         Values shown that differ from run to run (seconds, tokens per second): volatile.
     files
         Data files that the figure was made from, listed with their SHA-256.
+    alt
+        One sentence for readers who cannot see it; goes into the SVG, the sidecar and galleries.
     """
     if not name or set(name) & set("/\\"):
         raise ValueError(f"name must be a file name without folders, got {name!r}.")
     folder = figure_folder(out_dir)
+    if notebook:
+        folder /= Path(notebook).stem
     folder.mkdir(parents=True, exist_ok=True)
+    about = {"Date": None} | ({"Title": name, "Description": alt} if alt else {})
     with matplotlib.rc_context({"svg.hashsalt": RC["svg.hashsalt"]}):
-        for kind, extra in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 150})):
+        for kind, extra in (("svg", {"metadata": about}), ("png", {"dpi": PNG_DPI})):
             temporary = folder / f".{name}.{os.getpid()}.{kind}"
             try:
                 fig.savefig(temporary, format=kind, bbox_inches="tight", **extra)
                 os.replace(temporary, folder / f"{name}.{kind}")
             finally:
                 temporary.unlink(missing_ok=True)
-    sidecar = _sidecar(name, dict(parameters or {}), notebook, stack, data, measured, files)
+    files = [*files, *getattr(stack, "files", ())]
+    sidecar = {"alt": alt}
+    sidecar |= _sidecar(name, dict(parameters or {}), notebook, stack, data, measured, files)
     write_json(folder / f"{name}.json", sidecar)
     return folder / f"{name}.svg"
 
@@ -95,6 +106,7 @@ def _sidecar(name, parameters, notebook, stack, data, measured, files) -> dict[s
     volatile = {
         "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "commit": _commit(),
         **places,
     }
     if measured:
@@ -108,7 +120,6 @@ def _sidecar(name, parameters, notebook, stack, data, measured, files) -> dict[s
         "data": dict(data) if data else None,
         "files": [{"name": _shown(f), "sha256": _sha256(f)} for f in files],
         "versions": _versions(),
-        "commit": _commit(),
         "volatile": volatile,
     }
 
@@ -133,6 +144,13 @@ def _shown(path: str | os.PathLike) -> str:
 
 
 def _sha256(path: str | os.PathLike) -> str:
+    facts = os.stat(path)
+    return _hash(os.fspath(path), facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _hash(path: str, size: int, time_ns: int) -> str:
+    """Weights are hashed once a notebook, not once a figure."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 

@@ -44,7 +44,7 @@ def test_same_bytes_over_a_second_apart(tmp_path):
     assert save.stable_part(one) == save.stable_part(two)
     assert one["parameters"] == {"seed": 3, "width": 12} and one["seed"] == 3
     assert one["data"] == {"x": [0, 1, 2]} and "matplotlib" in one["versions"]
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [
+    assert sorted(p.name for p in (tmp_path / "a" / "00_a").iterdir()) == [
         "00_tree.json", "00_tree.png", "00_tree.svg",
     ]  # fmt: skip
 

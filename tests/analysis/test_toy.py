@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dartree
-from dartree import gap, toy
+from dartree.analysis import gap, toy
 from tests.reference import causal_logits, greedy, prompt, random_stack
 
 

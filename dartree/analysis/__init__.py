@@ -1,0 +1,1 @@
+"""What notebooks measure: gaps, calibration, replays and costs, from records and blocks."""

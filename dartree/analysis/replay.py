@@ -1,0 +1,161 @@
+"""Replay: exact tau for any method and settings on fixed texts, without decoding again.
+
+Speculative decoding is lossless, so the text is the same whatever tree proposed it, at T = 0 and,
+with one seed, at T > 0. The block at every position of a text can then be drafted once and kept;
+a (W, K) is an expansion of kept blocks, a (B, depth penalty) a ranking of kept scores, and the
+rounds are walked again from anchor to anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from dartree.clock import Clock
+from dartree.decode import draft_block, generate
+from dartree.drafter import Block, DrafterCache
+from dartree.proposers import PROPOSERS
+from dartree.pruning import pruning_scores
+from dartree.settings import TreeSettings, check_method
+from dartree.stack import Pairing, Prompt, Stack
+from dartree.supertree import expand
+from dartree.tree import DraftTree, Supertree
+
+
+@dataclass
+class Text:
+    """One answer of T tokens, and by drafter the hidden states [T - 1, n, H] of its blocks.
+
+    The block of anchor ``answer[i]`` is row i; the last token is never an anchor.
+    """
+
+    prompt: list[int]
+    answer: list[int]
+    hidden: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Replay:
+    """Fixed texts of one stack, replayed with other methods and settings.
+
+    texts: plain decoding's answers to ``prompts`` (T = 0 unless ``temperature`` is given). Memory:
+    n * H floats a token and drafter, and two floats a supertree node for each (W, K) that was
+    asked for.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int = 96,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.stack, self.texts = stack, []
+        options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        for prompt in prompts:
+            ids = stack.encode(prompt)
+            self.texts.append(Text(ids, generate(stack, ids, method="ar", **options).token_ids))
+        self._lengths: dict[tuple, int] = {}
+        self._supertrees: dict[tuple, Supertree] = {}
+
+    def block(self, pairing: Pairing, number: int, index: int) -> Block:
+        """The Block that ``pairing``'s drafter gives for anchor ``index`` of text ``number``."""
+        text = self.texts[number]
+        if pairing.label not in text.hidden:
+            text.hidden[pairing.label] = _blocks(pairing, text)
+        hidden = text.hidden[pairing.label][index]
+        position = len(text.prompt) + index
+        return Block(text.answer[index], position, hidden, pairing.target.lm_head(hidden))
+
+    def accepted(self, method: str, settings: TreeSettings) -> list[list[int]]:
+        """``accepted_per_round`` of each text, as decoding with ``method`` would give it."""
+        return [
+            [count for _, count in self.rounds(number, method, settings)]
+            for number in range(len(self.texts))
+        ]
+
+    def rounds(self, number: int, method: str, settings: TreeSettings) -> list[tuple[int, int]]:
+        """(index of the anchor in the answer, tokens committed) of each round of one text."""
+        check_method(method)
+        last, index, found = len(self.texts[number].answer) - 1, 0, []
+        while index < last:
+            drafts = 0 if method == "ar" else self._length(number, index, method, settings)
+            count = min(drafts + 1, last - index)
+            found.append((index, count))
+            index += count
+        return found
+
+    def tau(self, method: str, settings: TreeSettings) -> float | None:
+        """Tokens committed per round, pooled over the texts; None without rounds."""
+        counts = [count for counts in self.accepted(method, settings) for count in counts]
+        return sum(counts) / len(counts) if counts else None
+
+    def supertree(self, number: int, index: int, settings: TreeSettings) -> Supertree:
+        """The supertree at an anchor; grown once for each W, K, depth and kind of score."""
+        key = (number, index, *_expansion(settings))
+        if key not in self._supertrees:
+            block = self.block(self.stack.main, number, index)
+            self._supertrees[key] = expand(block, self.stack.head, settings).supertree
+        return self._supertrees[key]
+
+    @torch.inference_mode()
+    def _length(self, number: int, index: int, method: str, settings: TreeSettings) -> int:
+        """Drafts that the text accepts from the tree of ``method`` at an anchor."""
+        key = (number, index, method, *settings.to_dict().values())
+        if key not in self._lengths:
+            rest = self.texts[number].answer[index + 1 :]
+            if method == "dartree":
+                tree = self.supertree(number, index, settings)
+                length = _surviving(tree, _matching(tree, rest), settings)
+            else:
+                pairing = self.stack.pairing(method)
+                block = self.block(pairing, number, index)
+                tree = PROPOSERS[method](block, pairing.head, settings, Clock()).tree
+                length = len(_matching(tree, rest))
+            self._lengths[key] = length
+        return self._lengths[key]
+
+
+def _expansion(settings: TreeSettings) -> tuple:
+    """What a supertree depends on: all settings but the budget and the penalty."""
+    return tuple(replace(settings, budget=1, depth_penalty=0.0).to_dict().values())
+
+
+def _matching(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
+    """Nodes of ``tree`` along ``tokens``, from the root as far as they are in it."""
+    node, path = 0, []
+    for token in tokens:
+        node = tree.child(node, int(token))
+        if not node:
+            break
+        path.append(node)
+    return path
+
+
+def _surviving(tree: Supertree, path: list[int], settings: TreeSettings) -> int:
+    """How many nodes of ``path`` are among the Top-B: their place in the order is below B.
+
+    The order is (f descending, number ascending), so places are counted and nothing is sorted;
+    Lemma 1 makes the survivors a prefix of the path.
+    """
+    f = pruning_scores(tree, settings.depth_penalty)
+    nodes = np.asarray(path, dtype=np.int64) - 1
+    own = f[nodes][:, None]
+    before = (f > own) | ((f == own) & (np.arange(len(f)) < nodes[:, None]))  # [a, N]
+    return int((before.sum(1) < settings.budget).sum())
+
+
+@torch.inference_mode()
+def _blocks(pairing: Pairing, text: Text) -> torch.Tensor:
+    """Drafter output [T - 1, n, H] for every anchor of a text, from one target prefill."""
+    target = pairing.target
+    ids = torch.tensor([*text.prompt, *text.answer[:-1]], device=target.device)
+    features = target.prefill(target.new_cache(len(ids)), ids).features
+    context, start, found = DrafterCache(pairing.drafter), len(text.prompt), []
+    for index, anchor in enumerate(text.answer[:-1]):
+        context.absorb(features[context.length : start + index])
+        found.append(draft_block(pairing, context, anchor).hidden)
+    return torch.stack(found) if found else features.new_empty(0)

@@ -1,0 +1,58 @@
+"""Replayed rounds against decoding itself, for every method and odd settings."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dartree
+from dartree.analysis.replay import Replay
+from dartree.settings import METHODS, TreeSettings
+from tests.reference import random_stack
+
+SETTINGS = (
+    TreeSettings(width=3, candidates=5, budget=9, depth_penalty=0.2),
+    TreeSettings(width=1, candidates=2, budget=1, depth_penalty=0.0),
+    TreeSettings(width=6, candidates=4, budget=500, depth_penalty=1.0, depth=2),
+    TreeSettings(width=4, candidates=8, budget=7, normalise="vocabulary", score_temperature=1.5),
+)
+PROMPTS = [[1, 2, 3], [5], [7, 7, 1, 4, 2]]
+
+
+@pytest.fixture(scope="module")
+def stack():
+    return random_stack(head="domino", dtype=torch.float64)
+
+
+@pytest.mark.parametrize("temperature", (0.0, 1.0))
+@pytest.mark.parametrize("method", METHODS)
+def test_rounds_are_those_of_decoding(stack, method, temperature):
+    options = {"max_new_tokens": 20, "temperature": temperature, "seed": 3}
+    replay = Replay(stack, PROMPTS, **options)
+    for settings in SETTINGS:
+        outs = dartree.generate(stack, PROMPTS, method=method, settings=settings, **options)
+        assert [out.token_ids for out in outs] == [text.answer for text in replay.texts]
+        assert replay.accepted(method, settings) == [out.accepted_per_round for out in outs]
+        rounds = [count for out in outs for count in out.accepted_per_round]
+        assert replay.tau(method, settings) == sum(rounds) / len(rounds)
+
+
+def test_other_budgets_and_penalties_expand_nothing(stack, monkeypatch):
+    replay, settings = Replay(stack, PROMPTS, 20), SETTINGS[0]
+    for index in range(19):
+        replay.supertree(0, index, settings)
+    monkeypatch.setattr("dartree.analysis.replay.expand", None)
+    for budget in (1, 4, 30):
+        for penalty in (0.0, 0.5):
+            replay.rounds(0, "dartree", replace(settings, budget=budget, depth_penalty=penalty))
+
+
+def test_a_text_of_one_token_has_no_rounds(stack):
+    replay = Replay(stack, [[1, 2]], max_new_tokens=1)
+    assert replay.accepted("dartree", SETTINGS[0]) == [[]]
+    assert replay.tau("dartree", SETTINGS[0]) is None
+
+
+def test_unknown_methods_are_named(stack):
+    with pytest.raises(ValueError, match="method must be one of"):
+        Replay(stack, [[1]], 4).tau("medusa", SETTINGS[0])
