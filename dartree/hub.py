@@ -46,7 +46,7 @@ def find(source: str | Path) -> Source:
     Raises CheckpointError for anything else, and where the hub cannot be reached.
     """
     text, path = str(source), Path(source).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return Source(text, path)
     name, _, revision = text.partition("@")
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or ("@" in text and not revision):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import warnings
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import dartree
-from dartree.checkpoints import default_target_layers, parse_drafter_config
+from dartree.checkpoints import default_target_layers, load_target_model, parse_drafter_config
 from tests.conftest import DATA
+from tests.reference import causal_logits, random_model
 
 
 @pytest.fixture
@@ -161,6 +164,7 @@ def test_another_model_type_is_refused(folder):
         load(folder)
 
 
+@pytest.mark.filterwarnings("ignore:.*carries a")
 def test_training_prefix_and_frozen_copies(folder):
     """`logit_head.` is stripped; copies of the target's tables are dropped."""
     want = load(folder)
@@ -209,3 +213,139 @@ def test_dtypes(folder, dtype):
     stack = dartree.load_stack(target=folder / "target", drafter=folder / "drafter", dtype=dtype)
     out = dartree.generate(stack, [3, 4, 5], max_new_tokens=9, stop=[])
     assert out.dtype == dtype and out.new_tokens == 9
+
+
+def speculators_config(folder):
+    """The drafter's config as vLLM-speculators writes it."""
+    raw = json.loads((folder / "config.json").read_text())
+    head = ("block_size", "mask_token_id", "markov_rank", "markov_head_type",
+            "enable_confidence_head", "confidence_head_with_markov")  # fmt: skip
+    gone = ("target_layer_ids", "num_target_layers", "architectures", *head)
+    return {
+        "speculators_model_type": "dspark",
+        "aux_hidden_state_layer_ids": [tap + 1 for tap in raw["target_layer_ids"]],
+        "draft_vocab_size": raw["vocab_size"],
+        "sample_from_anchor": True,
+        "transformer_layer_config": {k: v for k, v in raw.items() if k not in gone},
+        **{k: raw[k] for k in head if k in raw},
+    }
+
+
+@pytest.fixture
+def dspark(tmp_path):
+    shutil.copytree(DATA / "dspark-vanilla", tmp_path / "case")
+    return tmp_path / "case"
+
+
+def test_speculators_files_draft_alike(dspark):
+    want = dartree.draft(load(dspark), [3, 4, 5])
+    path = dspark / "drafter" / "config.json"
+    path.write_text(json.dumps(speculators_config(dspark / "drafter")))
+    rewrite(dspark, "drafter", lambda t: t.update(d2t=torch.zeros(97, dtype=torch.long)))
+    stack = load(dspark)
+    got = dartree.draft(stack, [3, 4, 5])
+    assert torch.equal(got.base_logits, want.base_logits)
+    assert got.drafts == stack.drafter.config.block_size
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(draft_vocab_size=32), r"reduced draft vocabulary \(32 of 97 tokens\)"),
+        (dict(speculators_model_type="eagle3"), "speculators_model_type 'eagle3'"),
+        (dict(transformer_layer_config=3), "transformer_layer_config"),
+        (dict(aux_hidden_state_layer_ids=None), "lacks 'num_target_layers'"),
+        (dict(aux_hidden_state_layer_ids=[1, 9]), "target_layer_ids must lie in -1..5"),
+    ],
+    ids=str,
+)
+def test_bad_speculators_files(dspark, changes, words):
+    path = dspark / "drafter" / "config.json"
+    path.write_text(json.dumps(speculators_config(dspark / "drafter") | changes))
+    with pytest.raises(dartree.CheckpointError, match=words):
+        load(dspark)
+
+
+def test_draft_alignment_of_speculators_files(dspark):
+    raw = speculators_config(dspark / "drafter") | {"sample_from_anchor": False}
+    config = parse_drafter_config(raw)
+    assert (config.row_offset, config.drafts) == (1, config.block_size - 1)
+
+
+@pytest.mark.parametrize("part", ["drafter", "target"])
+def test_quantised_files_are_refused(folder, part):
+    path = folder / part / "config.json"
+    raw = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "awq"}}
+    path.write_text(json.dumps(raw))
+    with pytest.raises(dartree.CheckpointError, match=r"is quantised \(awq\)"):
+        load(folder)
+
+
+def test_copies_of_the_targets_tables_are_compared(dspark):
+    tables = load_file(dspark / "target" / "model.safetensors")
+    embedding = tables["model.embed_tokens.weight"]
+
+    def carry(table):
+        rewrite(dspark, "drafter", lambda t: t.update({"embed_tokens.weight": table}))
+
+    carry(embedding.to(torch.bfloat16))  # rounded, as files in half precision are
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(dspark)
+    for other in (embedding + 1, embedding[:5].contiguous()):
+        carry(other)
+        with pytest.warns(UserWarning, match="embed_tokens.weight that is not .*target's"):
+            load(dspark)
+
+
+def test_a_name_that_comes_twice(folder):
+    rewrite(folder, "drafter", lambda t: t.update({"logit_head.fc.weight": t["fc.weight"] + 1}))
+    with pytest.raises(dartree.CheckpointError, match="fc.weight a second time"):
+        load(folder)
+
+
+def test_wrong_pairings_name_both(folder):
+    change(folder / "drafter" / "config.json", num_target_layers=8)
+    with pytest.raises(dartree.CheckpointError) as caught:
+        load(folder)
+    assert str(folder / "target") in str(caught.value)
+    assert str(folder / "drafter") in str(caught.value)
+
+
+def test_drafter_and_target_may_differ_in_dtype(folder):
+    """Half-precision drafts under a target in fp32: other drafts, the same text."""
+    paths = dict(target=folder / "target", drafter=folder / "drafter")
+    want = dartree.generate(dartree.load_stack(**paths), [3, 4, 5], method="ar", max_new_tokens=20)
+    for kind in ("bfloat16", "float16"):
+        stack = dartree.load_stack(**paths, drafter_dtype=kind)
+        assert str(stack.drafter.dtype) == f"torch.{kind}" and stack.target.dtype == torch.float32
+        for method in ("domino", "ddtree", "dartree"):
+            out = dartree.generate(stack, [3, 4, 5], method=method, max_new_tokens=20)
+            assert out.token_ids == want.token_ids
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_and_untied_targets_in_shards(folder, tmp_path, tied):
+    """Large targets come in shards; 4B ties its tables, 8B does not."""
+    model = random_model(dtype=torch.float32, tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path / "target", max_shard_size="30KB")
+    assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
+    loaded = load_target_model(tmp_path / "target", torch.float32, "cpu")
+    ids = list(range(9))
+    assert torch.equal(causal_logits(loaded, ids), causal_logits(model, ids))
+
+
+def test_device_map(folder):
+    pytest.importorskip("accelerate")
+    paths = dict(target=folder / "target", drafter=folder / "drafter")
+    stack = dartree.load_stack(**paths, device_map={"": "cpu"})
+    want = dartree.generate(load(folder), [3, 4, 5], max_new_tokens=9).token_ids
+    assert dartree.generate(stack, [3, 4, 5], max_new_tokens=9).token_ids == want
+
+
+def test_device_map_without_accelerate(folder, monkeypatch):
+    if importlib.util.find_spec("accelerate"):
+        pytest.skip("accelerate is installed")
+    paths = dict(target=folder / "target", drafter=folder / "drafter")
+    with pytest.raises(dartree.CheckpointError, match="accelerate"):
+        dartree.load_stack(**paths, device_map="auto")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 import dartree
 from dartree.heads import NoCorrection
 from dartree.stack import data_dir
+from tests.conftest import DATA
 from tests.reference import random_stack
 
 
@@ -59,3 +62,35 @@ def test_methods_on_the_head_less_drafter_use_its_taps():
     assert [r.tree.path_tokens() for r in both.records] == [
         r.tree.path_tokens() for r in alone.records
     ]
+
+
+THINKING = [
+    ([{"role": "user", "content": "Hello /think"}], True),
+    ([{"role": "user", "content": "/think please"}, {"role": "assistant", "content": "ok"},
+      {"role": "user", "content": "Hello /no_think"}], False),
+    ([{"role": "user", "content": "the folder /thinker and a/think"}], False),
+    ("<think>\n", True),
+    ("<think>\n\n</think>\n\nHello", False),
+    ("Hello", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "thinks"), THINKING, ids=lambda v: str(v)[:40])
+def test_thinking_prompts_warn(prompt, thinks):
+    stack = dartree.load_stack("tiny")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stack.encode(prompt, raw=isinstance(prompt, str))
+    assert any("lets the model think" in str(w.message) for w in caught) is thinks
+
+
+def test_a_stack_of_folders_with_a_drafter_of_its_own_for_the_marginals():
+    folder = DATA / "domino-shift"
+    paths = dict(target=folder / "target", drafter=folder / "drafter")
+    stack = dartree.load_stack(**paths, dflash=folder / "drafter")
+    assert stack.pairing("ddtree").drafter is not stack.drafter
+    assert {part: s.folder for part, s in stack.sources.items()} == {
+        "target": folder / "target", "drafter": folder / "drafter", "dflash": folder / "drafter"
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="dflash is given together with"):
+        dartree.load_stack("tiny", dflash=folder / "drafter")
