@@ -113,9 +113,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     training.register(commands)
 
-    stacks = commands.add_parser("stacks", help="list the bundled stacks")
-    stacks.add_argument("--json", action="store_true")
-    stacks.set_defaults(handler=_stacks)
+    from dartree import stacks as listing
+
+    stacks = commands.add_parser("stacks", help="what is bundled, and the memory stacks need")
+    listing.add_arguments(stacks)
+    stacks.set_defaults(handler=listing.run)
 
     doctor = commands.add_parser("doctor", help="versions, threads, bf16, memory, what is missing")
     doctor.set_defaults(handler=_doctor)
@@ -277,21 +279,6 @@ def _bench(args: argparse.Namespace) -> int:
     )  # fmt: skip
     print(format_bench(result))
     _write_json(args.json, result)
-    return 0
-
-
-def _stacks(args: argparse.Namespace) -> int:
-    from dartree.stack import bundled_stacks, describe
-
-    rows = [describe(name) for name in bundled_stacks()]
-    if args.json:
-        print(json.dumps(rows))
-        return 0
-    for row in rows:
-        print(f"{row['name']}: {row['description']}")
-        for part in row["parts"]:
-            print(f"  {part['name']:<8} {part['parameters']:>11,} parameters  "
-                  f"{part['bytes'] / 2**20:6.1f} MiB  {part['folder']}")  # fmt: skip
     return 0
 
 

@@ -224,8 +224,8 @@ def load_stack(
     where = _device("cpu" if device is None else device)
     if device is None and device_map is not None and torch.cuda.is_available():
         where = torch.device("cuda")
-    kind = _dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16)
-    placing = (kind, _dtype(drafter_dtype) or kind, where, device_map)
+    kind = torch_dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16)
+    placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map)
     if (target is None) != (drafter is None):
         raise ValueError("target and drafter must be given together.")
     if target is not None and name is not None:
@@ -324,7 +324,8 @@ def _device(value: torch.device | str) -> torch.device:
     return device
 
 
-def _dtype(value: torch.dtype | str | None) -> torch.dtype | None:
+def torch_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
+    """A dtype by name; None stays None. Raises ValueError for what no model is kept in."""
     if value is None or isinstance(value, torch.dtype):
         return value
     names = {

@@ -1,0 +1,155 @@
+"""How much memory a stack needs, from its configurations alone: nothing is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from dartree.checkpoints import empty_drafter
+from dartree.drafter import DrafterConfig
+from dartree.heads import TABLE_BYTES
+from dartree.settings import CheckpointError, TreeSettings, first_line, positive_int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes by part.
+
+    target, drafter, head
+        Weights; the drafter shares the target's embedding and lm_head.
+    head_tables
+        What the head derives from its weights once: the joint matrix [M + 3G, G], and the GRU
+        table [V, 3G] where it is small enough to be kept.
+    table_left_out
+        The GRU table where it is not: its rows are computed as they are needed.
+    cache
+        Keys and values for ``context`` rows and one tree; the drafter's share counts twice, since
+        its buffers grow by doubling.
+    round_peak
+        Largest sum of temporary tensors of one round: the larger of expanding (n rows of base
+        logits, gathered rows of the head [n, K, M], W states, W x K scores) and verifying
+        (1 + B rows of logits, the mask, activations of one layer).
+    prefill_peak
+        The same for one forward over a prompt as long as the context.
+    """
+
+    target: int
+    drafter: int
+    head: int
+    head_tables: int
+    table_left_out: int
+    cache: int
+    round_peak: int
+    prefill_peak: int
+
+    @property
+    def total(self) -> int:
+        """Weights, tables and cache, and the larger peak."""
+        fixed = self.target + self.drafter + self.head + self.head_tables + self.cache
+        return fixed + max(self.round_peak, self.prefill_peak)
+
+
+def estimate(
+    target: dict[str, Any],
+    drafter: DrafterConfig,
+    settings: TreeSettings,
+    context: int,
+    value_bytes: int = 2,
+) -> Estimate:
+    """Memory of a target (its config.json) with a drafter, for ``context`` tokens in all.
+
+    ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. Raises ValueError for a context below 1.
+    """
+    context = positive_int("context", context)
+    used = settings.clamped(drafter.drafts, drafter.vocab_size)
+    with torch.device("meta"):
+        model = _target_model(target)
+    body, head = empty_drafter(drafter)
+    head_values = _parameters(head) if isinstance(head, nn.Module) else 0
+    wide, hidden = drafter.gru_hidden_dim, drafter.hidden_size
+    joint = value_bytes * (drafter.emb_dim + 3 * wide) * wide
+    gates = value_bytes * drafter.vocab_size * 3 * wide
+    kept = gates if gates <= TABLE_BYTES else 0
+    c = model.config
+    row = c.num_hidden_layers * c.num_key_value_heads * c.head_dim
+    drafter_row = drafter.num_hidden_layers * drafter.num_key_value_heads * drafter.head_dim
+    row += 2 * drafter_row  # its buffers grow by doubling
+    rows = context + used.budget + drafter.block_size
+    taps = len(drafter.target_layer_ids)
+    return Estimate(
+        target=value_bytes * _parameters(model),
+        drafter=value_bytes * _parameters(body),
+        head=value_bytes * head_values,
+        head_tables=joint + kept,
+        table_left_out=gates - kept,
+        cache=value_bytes * 2 * row * rows,
+        round_peak=_base_logits(drafter, value_bytes)
+        + max(
+            _expand(drafter, used, value_bytes),
+            _forward(c, 1 + used.budget, 1 + used.budget, context, taps, value_bytes),
+        ),
+        prefill_peak=_forward(c, context, 1, 0, taps, value_bytes) + value_bytes * context * hidden,
+    )
+
+
+def _target_model(target: dict[str, Any]):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    try:
+        return Qwen3ForCausalLM(Qwen3Config(**target))
+    except Exception as error:  # configs of the wrong types raise many kinds; one sentence serves
+        raise CheckpointError(
+            f"the target's config.json does not describe a Qwen3 model: {first_line(error)}"
+        ) from None
+
+
+def _parameters(module: nn.Module) -> int:
+    """Values of a module; tied tables count once."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def _base_logits(drafter: DrafterConfig, value_bytes: int) -> int:
+    """The marginals [n, V], which stay until the round is over."""
+    return value_bytes * drafter.drafts * drafter.vocab_size
+
+
+def _expand(drafter: DrafterConfig, used: TreeSettings, value_bytes: int) -> int:
+    """fp32 base logits, the head's gathered rows, states of one depth, scores of one depth."""
+    base = 4 * drafter.drafts * drafter.vocab_size
+    width = drafter.emb_dim or drafter.markov_rank
+    rows = value_bytes * drafter.drafts * used.candidates * width
+    states = 8 * used.width * (width + 4 * drafter.gru_hidden_dim)
+    seen = drafter.vocab_size if used.normalise == "vocabulary" else used.candidates
+    return base + rows + states + 3 * 4 * used.width * seen
+
+
+def _forward(c, rows: int, logit_rows: int, past: int, taps: int, value_bytes: int) -> int:
+    """One target forward (sdpa): taps, activations of one layer, logits, the mask of a tree."""
+    attention = c.num_attention_heads * c.head_dim
+    layer = 3 * c.hidden_size + 2 * attention + 3 * c.intermediate_size
+    values = rows * (layer + 2 * taps * c.hidden_size) + logit_rows * c.vocab_size
+    if logit_rows > 1:
+        # With a mask, keys and values of a layer are repeated for all heads, and the mask once.
+        values += (past + rows) * (2 * attention + 2 * rows)
+    return value_bytes * values
+
+
+def table(need: Estimate) -> str:
+    """One line: the parts that matter, and their sum."""
+    weights = need.target + need.drafter + need.head
+    left_out = need.table_left_out
+    note = f" (a table V x 3G of {gib(left_out)} is not kept)" if left_out else ""
+    return (
+        f"{gib(need.total)} in all: weights {gib(weights)} (target {gib(need.target)}, drafter "
+        f"{gib(need.drafter)}, head {gib(need.head)}), head tables {gib(need.head_tables)}{note}, "
+        f"cache {gib(need.cache)}, peak of a round {gib(need.round_peak)}, of the prefill "
+        f"{gib(need.prefill_peak)}"
+    )
+
+
+def gib(count: int) -> str:
+    """Bytes for people: GiB from a tenth of one on, else MiB."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,146 @@
+"""Memory estimates against what tensors really take."""
+
+from __future__ import annotations
+
+import json
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import dartree
+from dartree import public
+from dartree.checkpoints import parse_drafter_config
+from dartree.cli import main
+from dartree.memory import estimate
+from tests.conftest import DATA
+from tests.reference import random_model, random_stack
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages that were made inside and are still alive, and their peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.peak, self.seen = 0, 0, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        given = {s._cdata for s in self._storages((args, kwargs))}  # a view makes nothing
+        for storage in self._storages(out):
+            if storage._cdata not in given:
+                self._count(storage)
+        return out
+
+    @staticmethod
+    def _storages(tree):
+        leaves = torch.utils._pytree.tree_leaves(tree)
+        return [x.untyped_storage() for x in leaves if isinstance(x, torch.Tensor)]
+
+    def _count(self, storage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.seen or not size:
+            return
+        self.seen.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key, size) -> None:
+        self.seen.discard(key)
+        self.live -= size
+
+
+def bytes_of(module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+@pytest.mark.parametrize("head", ["none", "domino", "markov"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_exact(head, tied):
+    model = random_model(dtype=torch.float32, tie_word_embeddings=tied)
+    stack = random_stack(head=head, dtype=torch.float32, model=model)
+    need = estimate(model.config.to_dict(), stack.drafter.config, dartree.TreeSettings(), 64, 4)
+    assert need.target == bytes_of(model)
+    assert need.drafter == bytes_of(stack.drafter)
+    assert need.head == (bytes_of(stack.head) if head != "none" else 0)
+
+
+def test_head_tables_and_cache_are_exact():
+    stack = random_stack(head="domino", dtype=torch.float32)
+    settings = dartree.TreeSettings(width=3, candidates=8, budget=9)
+    need = estimate(stack.target.config.to_dict(), stack.drafter.config, settings, 64, 4)
+    dartree.generate(stack, [3, 4], settings=settings, max_new_tokens=9, stop=[])
+    made = (stack.head._joint, stack.head._table)
+    assert need.head_tables == sum(t.numel() * t.element_size() for t in made)
+    rows = 64 + 9 + stack.drafter.config.block_size
+    cache = stack.target.new_cache(rows)
+    keys = dartree.drafter.DrafterCache(stack.drafter)
+    keys.reserve(2 * rows, torch.device("cpu"))
+    buffers = [cache._data, *keys._keys, *keys._values]
+    assert need.cache == sum(t.numel() * t.element_size() for t in buffers)
+
+
+@pytest.mark.parametrize("settings", [(12, 64, 64), (4, 8, 8), (32, 256, 192)], ids=str)
+@pytest.mark.parametrize("vocabulary", [500, 8000])
+def test_peak_of_a_round(settings, vocabulary):
+    """What a round's tensors take at their most: at most the estimate, and not far below it."""
+    model = random_model(dtype=torch.float32, vocab_size=vocabulary, max_position_embeddings=2048)
+    stack = random_stack(head="domino", dtype=torch.float32, model=model, block_size=16)
+    width, candidates, budget = settings
+    chosen = dartree.TreeSettings(width=width, candidates=candidates, budget=budget)
+    prompt = list(range(200))
+    decoding = dartree.Decoding(stack, prompt, settings=chosen, max_new_tokens=60, stop=[])
+    rounds = iter(decoding)
+    for _ in range(3):  # tables and buffers of the first rounds stay
+        next(rounds)
+    with LiveBytes() as seen:
+        next(rounds)
+    need = estimate(model.config.to_dict(), stack.drafter.config, chosen, len(prompt) + 60, 4)
+    assert 0.4 * need.round_peak < seen.peak < need.round_peak
+
+
+def test_half_the_bytes_in_half_precision_and_more_for_more():
+    target, raw = public.DRAFTERS["Huang2020/Qwen3-4B-Domino-b16"]
+    pair = public.target_config(target), parse_drafter_config(raw)
+    small = dartree.TreeSettings(width=12, candidates=64, budget=64)
+    large = dartree.TreeSettings(width=48, candidates=256, budget=256)
+    half, full = (estimate(*pair, small, 2048, size) for size in (2, 4))
+    assert (2 * half.target, 2 * half.cache) == (full.target, full.cache)
+    assert estimate(*pair, large, 2048).round_peak > half.round_peak
+    assert estimate(*pair, small, 4096).cache > half.cache
+    assert half.table_left_out == 2 * 151936 * 3072 and full.head_tables < 2**26
+
+
+@pytest.mark.parametrize("context", [0, -1, 1.5, "x"])
+def test_bad_context(context):
+    target, raw = public.DRAFTERS["z-lab/Qwen3-4B-DFlash-b16"]
+    with pytest.raises(ValueError, match="context must be"):
+        estimate(
+            public.target_config(target), parse_drafter_config(raw), dartree.TreeSettings(), context
+        )
+
+
+def test_the_command_reads_no_weights(capsys, monkeypatch):
+    monkeypatch.setattr("dartree.checkpoints.read_weights", None)
+    assert main(["stacks", "--context", "1000"]) == 0
+    out = capsys.readouterr().out
+    for name in ("tiny", *public.DRAFTERS):
+        assert name in out
+    assert "bfloat16, 1000 tokens" in out and "peak of a round" in out
+
+
+def test_the_command_as_json_and_for_one_pair(capsys):
+    assert main(["stacks", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(row["memory"]["total"] > row["memory"]["target"] > 0 for row in rows)
+    folder = DATA / "domino-shift"
+    pair = ["--target", str(folder / "target"), "--drafter", str(folder / "drafter")]
+    assert main(["stacks", *pair, "--budget", "9"]) == 0
+    assert str(folder / "drafter") in capsys.readouterr().out
+    for wrong in (["--context", "9999"], ["--width", "0"], ["--dtype", "int4"]):
+        assert main(["stacks", *pair, *wrong]) == 2
+    assert main(["stacks", *pair[:2]]) == 2
+    assert main(["stacks", "--target", "/no", "--drafter", "/no"]) == 2
+    assert capsys.readouterr().err.count("\n") == 5
