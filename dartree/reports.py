@@ -358,7 +358,7 @@ def _report(out: Path, written: list[Path], failures: list[Failure], total: int)
     print(f"{len(pictures)} figures (.svg, .png and a .json that says how they were made):")
     for picture in pictures:
         print(f"  {_shown(picture)}")
-    print(f"executed notebooks: {_shown(out / 'executed')}")
+    print(f"executed notebooks: {_shown(out / EXECUTED)}")
     for failure in failures:
         print(failure)
     print(f"{total - len(failures)} of {total} notebooks ran to their end.")

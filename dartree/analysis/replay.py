@@ -40,9 +40,8 @@ class Text:
 class Replay:
     """Fixed texts of one stack, replayed with other methods and settings.
 
-    texts: plain decoding's answers to ``prompts`` (T = 0 unless ``temperature`` is given). Memory:
-    n * H floats a token and drafter, and two floats a supertree node for each (W, K) that was
-    asked for.
+    texts: the stack's answers to ``prompts``, greedy unless ``temperature`` is given. Memory: n * H
+    floats a token and drafter, and four numbers a supertree node for each (W, K) asked for.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Replay:
         options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
         for prompt in prompts:
             ids = stack.encode(prompt)
-            self.texts.append(Text(ids, generate(stack, ids, method="ar", **options).token_ids))
+            self.texts.append(Text(ids, generate(stack, ids, **options).token_ids))
         self._lengths: dict[tuple, int] = {}
         self._supertrees: dict[tuple, Supertree] = {}
 
@@ -70,12 +69,15 @@ class Replay:
         position = len(text.prompt) + index
         return Block(text.answer[index], position, hidden, pairing.target.lm_head(hidden))
 
-    def accepted(self, method: str, settings: TreeSettings) -> list[list[int]]:
-        """``accepted_per_round`` of each text, as decoding with ``method`` would give it."""
-        return [
-            [count for _, count in self.rounds(number, method, settings)]
-            for number in range(len(self.texts))
-        ]
+    def accepted(
+        self, method: str, settings: TreeSettings, only: Sequence[int] | None = None
+    ) -> list[list[int]]:
+        """``accepted_per_round`` of each text, as decoding with ``method`` would give it.
+
+        ``only``: numbers of the texts that are wanted.
+        """
+        numbers = range(len(self.texts)) if only is None else only
+        return [[n for _, n in self.rounds(number, method, settings)] for number in numbers]
 
     def rounds(self, number: int, method: str, settings: TreeSettings) -> list[tuple[int, int]]:
         """(index of the anchor in the answer, tokens committed) of each round of one text."""
@@ -88,9 +90,11 @@ class Replay:
             index += count
         return found
 
-    def tau(self, method: str, settings: TreeSettings) -> float | None:
+    def tau(
+        self, method: str, settings: TreeSettings, only: Sequence[int] | None = None
+    ) -> float | None:
         """Tokens committed per round, pooled over the texts; None without rounds."""
-        counts = [count for counts in self.accepted(method, settings) for count in counts]
+        counts = [n for counts in self.accepted(method, settings, only) for n in counts]
         return sum(counts) / len(counts) if counts else None
 
     def supertree(self, number: int, index: int, settings: TreeSettings) -> Supertree:

@@ -14,16 +14,33 @@ from dartree.plots.labels import plot_label, token_decoder, token_label
 from dartree.plots.rounds import draw_rounds, rounds_figsize, rounds_html
 from dartree.plots.save import figure_folder, save_figure, write_json
 from dartree.plots.style import METHOD_LOOKS, OUTCOME_LOOKS, method_look, use_style
+from dartree.plots.supertrees import draw_supertree, supertree_figsize
+from dartree.plots.taus import (
+    draw_front,
+    draw_groups,
+    draw_heat,
+    draw_lengths,
+    draw_lines,
+    draw_survival,
+    survival,
+)
 from dartree.plots.tree import draw_round, round_figsize, telling_round
 
 __all__ = [
     "METHOD_LOOKS",
     "OUTCOME_LOOKS",
+    "draw_front",
+    "draw_groups",
+    "draw_heat",
+    "draw_lengths",
+    "draw_lines",
     "draw_positions",
     "draw_round",
     "draw_rounds",
     "draw_speed",
     "draw_stages",
+    "draw_supertree",
+    "draw_survival",
     "draw_sweep",
     "draw_table",
     "draw_tau",
@@ -38,6 +55,8 @@ __all__ = [
     "rounds_figsize",
     "rounds_html",
     "save_figure",
+    "supertree_figsize",
+    "survival",
     "telling_round",
     "token_decoder",
     "token_label",

@@ -1,0 +1,109 @@
+"""Grids against single replays, fronts against brute force, and the cost curve's arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import dartree
+from dartree.analysis import beams, cost, grids
+from dartree.analysis.replay import Replay
+from dartree.settings import TreeSettings
+from tests.reference import random_stack
+
+BASE = TreeSettings(width=3, candidates=4, budget=6, depth_penalty=0.1)
+
+
+@pytest.fixture(scope="module")
+def stack():
+    return random_stack(head="domino", dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def replay(stack):
+    return Replay(stack, [[1, 2], [3, 4, 5]], 16)
+
+
+def test_every_combination_once_and_in_order(replay):
+    price = SimpleNamespace(ms=lambda s: 2.0 * s.budget)
+    points = grids.grid(replay, BASE, {"width": [1, 4], "budget": [2, 5, 9]}, price)
+    asked = [(w, b) for w in (1, 4) for b in (2, 5, 9)]
+    assert [(p.settings.width, p.settings.budget) for p in points] == asked
+    for p in points:
+        assert p.tau == replay.tau("dartree", p.settings)
+        assert p.tokens_per_second == pytest.approx(1000 * p.tau / (2 * p.settings.budget))
+    cells = grids.table(points, "width", "budget")
+    assert cells.tolist() == [[p.tau for p in points[:3]], [p.tau for p in points[3:]]]
+    best_over_width = grids.table(points, "depth_penalty", "budget")
+    assert best_over_width.tolist() == [np.max(cells, axis=0).tolist()]
+    with pytest.raises(ValueError, match="values must name settings among .*, got height"):
+        grids.grid(replay, BASE, {"height": [1]})
+
+
+def test_fronts_by_brute_force():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        values = rng.integers(1, 6, size=(12, 2))
+        points = [grids.Point(replace(BASE, budget=i + 1), float(t), float(m))
+                  for i, (t, m) in enumerate(values)]  # fmt: skip
+        front = grids.pareto(points)
+        better = [
+            [q for q in points if q.tau >= p.tau and q.ms_per_round <= p.ms_per_round
+             and (q.tau, q.ms_per_round) != (p.tau, p.ms_per_round)]
+            for p in points
+        ]  # fmt: skip
+        expected = {(p.tau, p.ms_per_round) for p, q in zip(points, better, strict=True) if not q}
+        assert [(p.tau, p.ms_per_round) for p in front] == sorted(expected, key=lambda x: x[1])
+        top = grids.best(points)
+        assert top.tokens_per_second == max(p.tokens_per_second for p in points)
+
+
+def test_cost_curve_recovers_a_known_machine(monkeypatch):
+    """Sweeps of a machine whose times follow the model exactly give its parameters back."""
+
+    def fake(stack, prompts, parameter, values, *, settings, **_):
+        rows = []
+        for value in values:
+            s = replace(settings, **{parameter: value})
+            stages = dict.fromkeys(("prune", "mask", "walk", "commit"), 0.25)
+            stages |= {"draft": 2.0, "verify": 5 + 0.1 * s.budget}
+            stages["expand"] = 1 + 0.05 * s.width + 0.001 * s.width * s.candidates
+            rows.append({"value": value, "nodes_per_round": s.budget, "stage_ms": stages})
+        return {"rows": rows}
+
+    monkeypatch.setattr(cost, "sweep", fake)
+    price = cost.measure(None, [], TreeSettings())
+    assert price.expand_fit == pytest.approx((1, 0.05, 0.001)) and price.residual < 1e-9
+    for s in (TreeSettings(), TreeSettings(width=20, candidates=33, budget=50)):
+        expand = 1 + 0.05 * s.width + 0.001 * s.width * s.candidates
+        assert price.ms(s) == pytest.approx(2 + expand + 5 + 0.1 * s.budget + 1)
+    narrow = TreeSettings(width=1, budget=128)
+    assert price.ms(narrow, drafts=16) == pytest.approx(2 + 1 + 0.05 + 0.064 + 5 + 1.6 + 1)
+
+
+def test_beams_as_wide_as_the_budget_miss_nothing(replay):
+    found = beams.missed(replay, BASE, [1, 2, BASE.budget])
+    assert [m.width for m in found] == [1, 2, BASE.budget]
+    assert found[-1].nodes.max() == 0 and found[-1].mass.max() == 0
+    assert found[0].nodes.mean() >= found[1].nodes.mean() > 0
+    assert np.all(found[0].mass > 0)
+    rounds = sum(len(replay.rounds(i, "dartree", BASE)) for i in range(2))
+    assert len(found[0].nodes) == rounds
+
+
+def test_branches_are_the_chain_s_conditionals(stack):
+    block = dartree.draft(stack, [1, 2, 3])
+    tree = dartree.expand(stack, block, BASE)
+    marginal, *rest = beams.branches(stack, block, tree, depth=2, count=2, most=2)
+    want = block.base_logits[2].softmax(-1)
+    assert marginal.path == () and marginal.tokens == want.topk(2).indices.tolist()
+    for branch in rest:
+        assert len(branch.path) == 2 and branch.path in tree.path_tokens()
+        ids = [*branch.path, *[0] * (block.drafts - 2)]
+        chain = dartree.corrected_logits(stack, block, ids)[2].float().softmax(-1)
+        assert branch.tokens == chain.topk(2).indices.tolist()
+        assert branch.probabilities == pytest.approx(chain.topk(2).values.tolist())
