@@ -148,7 +148,12 @@ class Load:
 
 
 def device_ms(
-    model: ModelShape, device: Device, engine: Engine, rows: int, load: Load, logits: int | None = None
+    model: ModelShape,
+    device: Device,
+    engine: Engine,
+    rows: int,
+    load: Load,
+    logits: int | None = None,
 ) -> float:
     """Milliseconds of the device for a forward of ``rows`` rows of each sequence.
 
@@ -246,7 +251,9 @@ def memory_gb(
     return {name: size / 1e9 for name, size in parts.items()}
 
 
-def flat_until(cost: Callable[[int], float], budgets: Sequence[int], tolerance: float = 0.05) -> int:
+def flat_until(
+    cost: Callable[[int], float], budgets: Sequence[int], tolerance: float = 0.05
+) -> int:
     """The largest budget whose cost is within ``tolerance`` of the smallest budget's."""
     first = cost(budgets[0])
     return max(b for b in budgets if cost(b) <= (1 + tolerance) * first)
@@ -284,6 +291,8 @@ def fit(
         after = residuals(np.exp(trial))
         better = after @ after < now @ now
         damping = damping / 3 if better else damping * 3
+        if damping > 1e9:
+            break  # no direction is better any more
         if better:
             x, now = trial, after
     return np.exp(x)
