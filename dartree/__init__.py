@@ -4,6 +4,7 @@ from dartree.api import corrected_logits, ddtree, draft, expand, verify
 from dartree.decode import Decoding, Generation, GenerationError, generate, stream
 from dartree.drafter import Block
 from dartree.hf import custom_generate
+from dartree.proposers import Proposal, add_method
 from dartree.pruning import best_first, top_b
 from dartree.records import RoundRecord, load_records, save_records
 from dartree.settings import METHODS, CheckpointError, TreeSettings
@@ -20,10 +21,12 @@ __all__ = [
     "DraftTree",
     "Generation",
     "GenerationError",
+    "Proposal",
     "RoundRecord",
     "Stack",
     "Supertree",
     "TreeSettings",
+    "add_method",
     "best_first",
     "corrected_logits",
     "custom_generate",

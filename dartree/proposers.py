@@ -1,7 +1,7 @@
 """The methods. A method is a proposer: it turns a block into a draft tree; all else is shared.
 
-To add one, write a function ``(block, head, settings, clock) -> Proposal`` and name it in
-``PROPOSERS``.
+To add one, write a function ``(block, head, settings, clock) -> Proposal`` and give it a name with
+:func:`add_method`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dartree.clock import Clock
 from dartree.drafter import Block
 from dartree.heads import Head
 from dartree.pruning import grow_best_first, subtree, top_b_nodes
-from dartree.settings import TreeSettings
+from dartree.settings import METHODS, TreeSettings, added_methods
 from dartree.supertree import (
     candidates_for_block,
     conditional_log_probs,
@@ -180,6 +180,20 @@ PROPOSERS: dict[str, Proposer | None] = {
     "dartree-fixed": propose_dartree_fixed,
     "dartree": propose_dartree,
 }
+
+
+def add_method(name: str, propose: Proposer) -> None:
+    """Make ``propose`` a method: `generate`, `compare` and `bench` take its ``name`` from then on.
+
+    It runs on the main drafter of a stack. A name that was added before is replaced; ValueError
+    for one of the methods that come with the package.
+    """
+    if not isinstance(name, str) or not name or name in METHODS:
+        raise ValueError(f"name must be a new one, not one of {', '.join(METHODS)}, got {name!r}.")
+    if name not in added_methods:
+        added_methods.append(name)
+    PROPOSERS[name] = propose
+
 
 # Methods that read the marginals alone, and so may run on a drafter trained without a head.
 MARGINAL_METHODS = ("dflash", "ddtree")

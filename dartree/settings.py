@@ -17,6 +17,8 @@ METHODS = (
     "dartree",
 )
 
+added_methods: list[str] = []  # names given to proposers.add_method
+
 # Counts above this are typing errors, and would overflow where tensors are indexed.
 LARGEST = 2**31 - 1
 
@@ -85,9 +87,10 @@ def fraction(name: str, value: Any) -> float:
 
 
 def check_method(method: str) -> str:
-    """Return ``method`` if it is one of METHODS, else raise ValueError."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    """Return ``method`` if it is one of METHODS or was added, else raise ValueError."""
+    known = (*METHODS, *added_methods)
+    if method not in known:
+        raise ValueError(f"method must be one of {', '.join(known)}, got {method!r}.")
     return method
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import matplotlib
 
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.settings import METHODS
+from dartree.settings import check_method
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ METHOD_LOOKS: dict[str, Look] = {
     "dartree-fixed": Look("#029e73", "X", "-.", "----"),
     "dartree": Look("#d55e00", "o", "-", ""),
 }
+
+ADDED_LOOK = Look("#222222", "*", (0, (6, 2)), "**")  # methods that a reader added
 
 # One-token baselines are no methods, but stand beside them in figures of time.
 BASELINE_LOOKS: dict[str, Look] = {
@@ -84,9 +86,7 @@ def method_look(method: str) -> Look:
     """The fixed look of ``method`` or of a baseline; ValueError for an unknown one."""
     if method in BASELINE_LOOKS:
         return BASELINE_LOOKS[method]
-    if method not in METHOD_LOOKS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    return METHOD_LOOKS[method]
+    return METHOD_LOOKS.get(check_method(method), ADDED_LOOK)
 
 
 def tint(color: str, share: float) -> tuple[float, float, float]:
