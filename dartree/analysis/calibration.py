@@ -10,7 +10,7 @@ the probability that the target gives it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -29,7 +29,7 @@ from dartree.supertree import expand
 from dartree.tree import DraftTree, Supertree
 
 # What a per-level factor e^-penalty is searched among; below 0 it would raise the scores.
-PENALTIES = np.round(np.arange(-0.30, 1.001, 0.01), 2)
+PENALTIES = np.round(np.arange(-0.20, 1.001, 0.01), 2)
 
 
 @dataclass(frozen=True)
@@ -107,28 +107,42 @@ class Nodes:
         return f"{len(self)} nodes, {rounds} rounds, {prompts} prompts"
 
 
-def measure(
-    stack: Stack,
-    prompts: Sequence[Prompt],
-    settings: TreeSettings | None = None,
-    every: int = 8,
-    max_new_tokens: int = 96,
-) -> list[VerifiedRound]:
-    """Verified supertrees at every ``every``-th token of the target's greedy answers.
+@dataclass(frozen=True)
+class Anchor:
+    """A place in a text: ``ids`` up to and including the anchor token, ``prompt`` its number."""
 
-    ``settings`` gives W, K and depth (None: the stack's); its normaliser must be "candidates".
-    """
-    settings = check_settings(stack.settings if settings is None else settings)
-    if settings.normalise != "candidates" or settings.score_temperature != 1:
-        raise ValueError("settings must normalise over candidates at score temperature 1.")
-    positive_int("every", every)
-    rounds = []
+    prompt: int
+    ids: list[int]
+
+
+def anchors(
+    stack: Stack, prompts: Sequence[Prompt], every: int = 12, max_new_tokens: int = 96
+) -> list[Anchor]:
+    """Every ``every``-th token of the target's greedy answers, from the first one on."""
+    every, found = positive_int("every", every), []
     for number, prompt in enumerate(prompts):
         start = stack.encode(prompt)
         answer = generate(stack, start, method="ar", max_new_tokens=max_new_tokens).token_ids
         for cut in range(1, len(answer), every):
-            rounds.append(verify_supertree(stack, [*start, *answer[:cut]], settings, number))
-    return rounds
+            found.append(Anchor(number, [*start, *answer[:cut]]))
+    return found
+
+
+def measure(
+    stack: Stack, places: Sequence[Anchor], settings: TreeSettings | None = None
+) -> list[VerifiedRound]:
+    """A round at each of ``places``, every node of its supertree verified.
+
+    Stacks with the same target can be measured at the same places. ``settings`` gives W, K and
+    depth (None: the stack's); scores must be normalised over the candidates.
+    """
+    settings = check_settings(stack.settings if settings is None else settings)
+    if settings.normalise != "candidates" or settings.score_temperature != 1:
+        raise ValueError(
+            "settings must have normalise 'candidates' and score_temperature 1, got "
+            f"{settings.normalise!r} and {settings.score_temperature:g}."
+        )
+    return [verify_supertree(stack, place.ids, settings, place.prompt) for place in places]
 
 
 def verify_supertree(
@@ -239,8 +253,8 @@ def summary(nodes: Nodes, scorer: str = "candidates") -> dict[str, float]:
     """Calibration and ranking of one ``scorer`` (a column of :class:`Nodes`), both labels.
 
     Calibration: overconfidence, ECE (ten equal bins) and Brier score for T = 0 and T = 1.
-    Ranking: AUROC (T = 0), Spearman correlation with the target's probability, and the share of
-    sibling pairs in the target's order.
+    Ranking: AUROC (T = 0) of all nodes and of first children (rank 1) alone, Spearman correlation
+    with the target's probability, and the share of sibling pairs in the target's order.
     """
     scores = getattr(nodes, scorer)
     found: dict[str, float] = {"nodes": len(nodes)}
@@ -249,7 +263,9 @@ def summary(nodes: Nodes, scorer: str = "candidates") -> dict[str, float]:
         found[f"overconfidence {label}"] = metrics.overconfidence(q, y)
         found[f"ECE {label}"] = metrics.ece(q, y)
         found[f"Brier {label}"] = metrics.brier(q, y)
+    first = nodes.rank == 1
     found["AUROC"] = metrics.auroc(scores, nodes.hit)
+    found["AUROC, rank 1"] = metrics.auroc(scores[first], nodes.hit[first])
     found["Spearman"] = metrics.spearman(scores, nodes.target)
     found["siblings in order"], found["sibling pairs"] = metrics.concordance(
         nodes.family, scores, nodes.target
@@ -257,21 +273,61 @@ def summary(nodes: Nodes, scorer: str = "candidates") -> dict[str, float]:
     return found
 
 
+def groups(nodes: Nodes) -> dict[str, np.ndarray]:
+    """Masks [M] by the path above a node, in both senses of "off the chain"."""
+    return {
+        "on its chain": ~nodes.left_chain,
+        "off its chain": nodes.left_chain,
+        "on the text": ~nodes.left_text,
+        "off the text": nodes.left_text,
+    }
+
+
+def table(nodes: Nodes, scorer: str = "candidates") -> str:
+    """:func:`summary` of all nodes and of each of :func:`groups`, as lines of text."""
+    everything = {"all": np.ones(len(nodes), dtype=bool)}
+    rows = {
+        name: summary(nodes[mask], scorer)
+        for name, mask in (everything | groups(nodes)).items()
+        if mask.any()
+    }
+    lines = [" " * 26 + "".join(f"{name:>15}" for name in rows)]
+    for measure_name in next(iter(rows.values())):
+        form = "d" if isinstance(rows["all"][measure_name], int) else ".3f"
+        values = "".join(f"{row[measure_name]:>15{form}}" for row in rows.values())
+        lines.append(f"{measure_name:<26}" + values)
+    return "\n".join(lines)
+
+
+def intervals(
+    nodes: Nodes, statistic: Callable[[Nodes], float], draws: int = 100, seed: int = 0
+) -> list[tuple[str, float, float, float]]:
+    """(name, value, low, high) of ``statistic`` for each of :func:`groups`, prompts redrawn."""
+    rows = []
+    for name, mask in groups(nodes).items():
+        some = nodes[mask]
+        low, high = metrics.bootstrap(
+            some.prompt, lambda index, some=some: statistic(some[index]), draws, seed
+        )
+        rows.append((name, statistic(some), low, high))
+    return rows
+
+
 def by_column(nodes: Nodes, column: str, label: str, most: int) -> dict[str, np.ndarray]:
-    """Mean prediction and label for each value 1..``most`` of an integer ``column``.
+    """Mean prediction (over K) and mean label for each value 1..``most`` of ``column``.
 
-    Keys ``value``, ``count``, ``predicted`` (over K), ``observed``; NaN where nothing is.
+    Arrays ``value``, ``count``, ``predicted``, ``observed``; values without a node are left out.
     """
-    values = np.arange(1, positive_int("most", most) + 1)
-    column, y = getattr(nodes, column), labels(nodes, label)
-    masks = [column == value for value in values]
-    count = np.array([mask.sum() for mask in masks])
-    q = np.exp(nodes.candidates)
-
-    def mean(x: np.ndarray) -> np.ndarray:
-        return np.array([x[m].mean() if m.any() else np.nan for m in masks])
-
-    return {"value": values, "count": count, "predicted": mean(q), "observed": mean(y)}
+    of, y, q = getattr(nodes, column), labels(nodes, label), np.exp(nodes.candidates)
+    values = np.intersect1d(of, np.arange(1, positive_int("most", most) + 1))
+    here = of[:, None] == values  # [M, values]
+    count = here.sum(0)
+    return {
+        "value": values,
+        "count": count,
+        "predicted": q @ here / count,
+        "observed": y @ here / count,
+    }
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,11 @@ class Reliability:
         gaps = np.abs(self.predicted - self.observed)[full]
         return float(gaps @ self.count[full] / self.count.sum())
 
+    def to_dict(self) -> dict[str, list]:
+        """Plain lists of the bins that hold something, for JSON."""
+        full = self.count > 0
+        return {name: values[full].tolist() for name, values in vars(self).items()}
+
 
 def reliability(q: np.ndarray, labels: np.ndarray, edges: np.ndarray = TENTHS) -> Reliability:
     """Bins [edges[i], edges[i + 1]); the last one includes its upper end.

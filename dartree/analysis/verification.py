@@ -7,7 +7,7 @@ transformers without a cache, a fresh prefill, probabilities worked out by hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,9 +27,39 @@ def plain_logits(stack: Stack, ids: Sequence[int]) -> torch.Tensor:
 
 
 def logits_by_path(stack: Stack, ids: Sequence[int], tree: DraftTree) -> torch.Tensor:
-    """What `verify` must give, [1 + N, V], from 1 + N plain runs: one for every path of ``tree``."""
+    """What `verify` must give, [1 + N, V], from 1 + N plain runs, one for each path of ``tree``."""
     paths = [[], *map(list, tree.path_tokens())]
     return torch.stack([plain_logits(stack, [*ids, *path])[-1] for path in paths])
+
+
+def differences(stack: Stack, ids: Sequence[int], tree: DraftTree) -> dict[str, float]:
+    """Largest difference of the tree's logits to plain runs: done right, and with two mistakes.
+
+    The mistakes: nodes see everything before them in the cache, siblings included, and nodes get
+    the position of their cache row.
+    """
+    target, past, plain = stack.target, len(ids) - 1, logits_by_path(stack, ids, tree)
+    right = tree_rows(target, tree, ids[-1], past)
+    causal = torch.full_like(right.mask, torch.finfo(right.mask.dtype).min).triu(past + 1)
+    counted = past + torch.arange(1 + len(tree), device=target.device)
+    kinds = {
+        "ancestors only, position by depth": right,
+        "everything before it": replace(right, mask=causal),
+        "position by cache row": replace(right, positions=counted),
+    }
+    found = {}
+    for name, rows in kinds.items():
+        cache = _prefilled(stack, ids, len(tree))
+        found[name] = float((target.verify(cache, rows).logits - plain).abs().max())
+    return found
+
+
+def _prefilled(stack: Stack, ids: Sequence[int], nodes: int) -> KVCache:
+    """A cache that holds all of ``ids`` but the anchor."""
+    cache = stack.target.new_cache(len(ids) + nodes)
+    if len(ids) > 1:
+        stack.target.prefill(cache, torch.tensor(ids[:-1], device=stack.target.device))
+    return cache
 
 
 @dataclass(frozen=True)
@@ -56,19 +86,17 @@ class Compaction:
 
 
 def commit_round(stack: Stack, ids: Sequence[int], tree: DraftTree) -> Compaction:
-    """Verify ``tree`` after ``ids``, walk it greedily, compact the cache; compare with a prefill."""
+    """Verify ``tree`` after ``ids``, walk it greedily, compact; compare with a fresh prefill."""
     target, past = stack.target, len(ids) - 1
-    cache, fresh, careless = (target.new_cache(len(ids) + len(tree)) for _ in range(3))
+    cache, careless = (_prefilled(stack, ids, len(tree)) for _ in range(2))
     for one in (cache, careless):
-        if past:
-            target.prefill(one, torch.tensor(ids[:-1], device=target.device))
         output = target.verify(one, tree_rows(target, tree, ids[-1], past))
     path = walk(tree, output.logits, Chooser()).path
     rows = [0, *path.tolist()]
     tokens = [ids[-1], *tree.tokens[path - 1].tolist()]
     cache.commit(torch.tensor(rows, device=target.device))
     careless.commit(torch.arange(len(rows), device=target.device))
-    target.prefill(fresh, torch.tensor([*ids[:-1], *tokens], device=target.device))
+    fresh = _prefilled(stack, [*ids[:-1], *tokens, 0], 0)
     return Compaction(past, rows, tokens, _apart(cache, fresh), _apart(careless, fresh))
 
 
@@ -97,6 +125,20 @@ def next_counts(
     prefix, n = tuple(prefix), len(prefix)
     after = [text[n] for text in map(tuple, texts) if len(text) > n and text[:n] == prefix]
     return np.bincount(np.array(after, dtype=np.int64), minlength=vocabulary)
+
+
+def telling_path(
+    tree: DraftTree, logits: torch.Tensor, texts: Sequence[Sequence[int]], temperature: float = 1.0
+) -> tuple[int, ...]:
+    """The token path in ``tree`` below which ``texts`` tell most: visits times entropy.
+
+    ``logits`` [1 + N, V] are those of the tree; ``texts`` come from :func:`sample_walks`.
+    """
+    log_p = (logits[1:].double() / temperature).log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).sum(-1).cpu().numpy()  # [N]
+    paths = tree.path_tokens()
+    visits = [sum(text[: len(path)] == path for text in map(tuple, texts)) for path in paths]
+    return paths[int(np.argmax(entropy * visits))]
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> float:
@@ -164,7 +206,19 @@ def ratio_law(p: np.ndarray, q: np.ndarray, draft: int) -> tuple[np.ndarray, flo
     return law, accept
 
 
-def most_uncertain(logits: torch.Tensor) -> int:
-    """Row of ``logits`` [T, V] whose distribution has the largest entropy; the first of equals."""
-    log_p = logits.double().log_softmax(-1)
-    return int((-(log_p.exp() * log_p).sum(-1)).argmax())
+def most_uncertain(
+    stack: Stack, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+) -> list[int]:
+    """The text up to the place where the target's next token has the largest entropy (T = 1).
+
+    ``prompts`` and ``answers`` are token ids; places lie inside the answers.
+    """
+    best, ids = -1.0, []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        text = [*prompt, *answer]
+        log_p = plain_logits(stack, text)[len(prompt) :].double().log_softmax(-1)  # [T, V]
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        if float(entropy.max()) > best:
+            best = float(entropy.max())
+            ids = text[: len(prompt) + int(entropy.argmax()) + 1]
+    return ids
