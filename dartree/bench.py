@@ -10,7 +10,7 @@ import functools
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ def bench(
     stack: Stack,
     prompts: Sequence[dict[str, Any]],
     methods: Sequence[str] | None = None,
-    settings: TreeSettings | None = None,
+    settings: TreeSettings | Mapping[str, TreeSettings] | None = None,
     *,
     compiled: bool = True,
     repeats: int = 5,
@@ -185,19 +185,19 @@ def peak_memory(arguments: Sequence[str]) -> int:
 
 def format_bench(result: dict[str, Any]) -> str:
     """The benchmark as a text table, with its definitions."""
-    rows = [("method", "tau", "tokens/s", "range", "vs fastest", "vs hf", "bound", "ms/round",
-             *STAGES, "stages", "lossless")]  # fmt: skip
+    rows = [("method", "tau", "tokens/s", "range", "vs fastest", "vs hf", "bound", "calls",
+             "nodes", "ms/round", *STAGES, "stages", "lossless")]  # fmt: skip
     for e in result["methods"]:
         low, high = e["tokens_per_second_range"]
         rows.append((
             e["method"], f"{e['tau']:.2f}", f"{e['tokens_per_second']:.0f}",
             f"{low:.0f}-{high:.0f}", f"{e['speedup_fastest']:.2f}", f"{e['speedup_hf']:.2f}",
-            f"{e['bound']:.2f}", f"{e['ms_per_round']:.2f}",
+            f"{e['bound']:.2f}", f"{e['head_calls'] / max(1, e['rounds']):.1f}",
+            f"{e['verified_nodes'] / max(1, e['rounds']):.1f}", f"{e['ms_per_round']:.2f}",
             *(f"{e['stage_ms'][s]:.2f}" for s in STAGES), f"{e['stage_share']:.0%}",
             LOSSLESS[e["lossless"]],
         ))  # fmt: skip
     first, options = result["methods"][0], result["options"]
-    tree = next(e["settings"] for e in reversed(result["methods"]) if e["settings"]["budget"])
     lines = [
         text_table(rows),
         "",
@@ -205,15 +205,50 @@ def format_bench(result: dict[str, Any]) -> str:
         f"threads, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new tokens, "
         f"T = {options['temperature']:g}, median of {options['repeats']} repeats, interleaved; "
         f"{result['machine']['processor']}.",
-        f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop of "
-        "this run; vs hf: against transformers' generate. range: slowest and fastest repeat.",
-        "bound: speedup over `ar` if only drafter, head and target cost anything. stages: their "
-        "sum over the time of a round; columns between are their milliseconds a round.",
-        "settings: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty}, depth "
-        "{depth}.".format(**tree),
+        f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop "
+        "of this run; vs hf: against transformers' generate. range: slowest and fastest repeat.",
+        "bound: speedup over `ar` if only drafter, head and target cost anything. calls, nodes: "
+        "head calls and verified nodes a round. stages: their sum over the time of a round; columns "
+        "between are their milliseconds a round.",
+        *_settings_lines(result["methods"]),
     ]
     lines.append(f"ar-compiled: {result['compiled']}")
+    if "memory" in result:
+        lines.append(_memory_line(result["memory"]))
     return "\n".join(lines)
+
+
+def memory(stack: Stack, arguments: Sequence[str]) -> dict[str, int]:
+    """Bytes: peaks of ``ar`` and ``dartree`` (processes of their own), and the drafter's weights.
+
+    ``arguments``: prompt and stack options, as `dartree generate` takes them.
+    """
+    modules = (stack.drafter, stack.head)
+    weights = [p for m in modules if isinstance(m, torch.nn.Module) for p in m.parameters()]
+    peaks = {m: peak_memory([*arguments, "--method", m]) for m in ("ar", "dartree")}
+    return {**peaks, "drafter": sum(p.numel() * p.element_size() for p in weights)}
+
+
+def _memory_line(found: Mapping[str, int]) -> str:
+    share = found["dartree"] / (found["ar"] + found["drafter"])
+    megabytes = {name: f"{size / 2**20:.0f} MiB" for name, size in found.items()}
+    return (
+        f"peak resident memory: ar {megabytes['ar']}, dartree {megabytes['dartree']}, drafter's "
+        f"weights {megabytes['drafter']}: {share:.2f} times ar plus drafter."
+    )
+
+
+def _settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each set of settings, with the methods that used it."""
+    names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "penalty",
+             "depth": "depth"}  # fmt: skip
+    users: dict[str, list[str]] = {}
+    for e in entries:
+        used = [f"{short} {e['settings'][key]:g}" for key, short in names.items()
+                if e["settings"].get(key) is not None]  # fmt: skip
+        if used:
+            users.setdefault(", ".join(used), []).append(e["method"])
+    return [f"{', '.join(methods)}: {text}." for text, methods in users.items()]
 
 
 def format_sweep(result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The console script: generate, compare, figures, train, stacks, doctor."""
+"""The console script: generate, compare, bench, figures, train, paper, stacks, doctor."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--limit", default="4", metavar="N", help="prompts per domain (default 4)")
     bench.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
     bench.add_argument("--repeats", default="5", metavar="R", help="timed repeats (default 5)")
+    bench.add_argument("--tuned", action="store_true", help="each method at the settings that were "
+                       "fastest for it, from the stack's card")  # fmt: skip
     bench.add_argument("--no-compile", action="store_true", help="leave ar-compiled out")
+    bench.add_argument("--memory", action="store_true", help="also peak resident memory")
     bench.add_argument(
         "--sweep", action="append", metavar="WHAT", help="budget, width, candidates, prefix or "
         "threads, in place of the methods' table (repeatable)",
@@ -112,6 +115,12 @@ def build_parser() -> argparse.ArgumentParser:
     from dartree.training import commands as training
 
     training.register(commands)
+
+    from dartree.paper import commands as evaluation
+
+    paper = commands.add_parser("paper", help="the paper's evaluation, resumable, and its tables")
+    evaluation.add_arguments(paper)
+    paper.set_defaults(handler=evaluation.run)
 
     from dartree import stacks as listing
 
@@ -252,7 +261,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from dartree.bench import SWEEPS, bench, format_bench, format_sweep, sweep
+    from dartree.bench import SWEEPS, bench, format_bench, format_sweep, memory, sweep
 
     methods, repeats, prompts = _many(args)
     for name in args.sweep or ():
@@ -260,6 +269,8 @@ def _bench(args: argparse.Namespace) -> int:
             raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
     stack = load(args)
     settings, options = tree_settings(args, stack), sampling(args)
+    if args.tuned:
+        settings = _tuned(args, stack)
     if args.sweep:
         length = options["max_new_tokens"]
         results = [
@@ -277,9 +288,32 @@ def _bench(args: argparse.Namespace) -> int:
             progress=progress, **options,
         ),
     )  # fmt: skip
+    if args.memory:
+        result["memory"] = memory(stack, _memory_arguments(args, stack, prompts[0]))
     print(format_bench(result))
     _write_json(args.json, result)
     return 0
+
+
+def _memory_arguments(args: argparse.Namespace, stack, row: dict[str, Any]) -> list[str]:
+    """Options of `dartree generate` for the first prompt of a benchmark, as ids."""
+    from dartree.compare import prompt_of
+
+    ids = ",".join(map(str, stack.encode(prompt_of(row))))
+    line = ["--ids", ids, "--max-new-tokens", args.max_new_tokens]
+    for name in ("stack", "target", "drafter", "dtype", "device", "threads"):
+        if getattr(args, name) is not None:
+            line += [f"--{name}", getattr(args, name)]
+    return line
+
+
+def _tuned(args: argparse.Namespace, stack) -> dict[str, Any]:
+    if args.sweep or any(getattr(args, name) is not None for name in
+                         ("width", "candidates", "budget", "depth_penalty", "depth")):  # fmt: skip
+        raise ValueError("tuned gives the settings itself; leave out --sweep and tree settings.")
+    if not stack.tuned:
+        raise ValueError(f"stack {stack.name!r} has no tuned settings; its card lists none.")
+    return stack.tuned
 
 
 def _doctor(args: argparse.Namespace) -> int:

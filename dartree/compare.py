@@ -74,7 +74,7 @@ def compare(
     stack: Stack,
     prompts: Sequence[dict[str, Any]],
     methods: Iterable[str] | None = None,
-    settings: TreeSettings | None = None,
+    settings: TreeSettings | Mapping[str, TreeSettings] | None = None,
     max_new_tokens: int = 128,
     temperature: float = 0.0,
     repeats: int = 1,
@@ -85,6 +85,7 @@ def compare(
 ) -> dict[str, Any]:
     """Run ``methods`` on every prompt; return {methods, prompts, machine, versions, options}.
 
+    ``settings``: for all methods, or by method (the stack's own for those that are not named).
     ``baselines``: name -> function (prompt, max_new_tokens=..., temperature=..., seed=...) for
     further rows, run in turn with the methods.
 
@@ -95,17 +96,17 @@ def compare(
     """
     chosen = list(dict.fromkeys(["ar", *(check_method(m) for m in methods or METHODS)]))
     repeats = positive_int("repeats", repeats)
-    options = {"settings": settings, "temperature": temperature, "seed": seed, **sampling}
+    options = {"temperature": temperature, "seed": seed, **sampling}
+    by_method = settings if isinstance(settings, Mapping) else dict.fromkeys(chosen, settings)
     for row in prompts:  # a bad prompt is found before the first one is run
         try:
             Decoding(stack, prompt_of(row), max_new_tokens=max_new_tokens, **options)
         except ValueError as error:
             raise ValueError(f"prompt {row['id']!r}: {error}") from None
     runners: dict[str, Callable[..., Generation]] = {
-        m: functools.partial(generate, stack, method=m, settings=settings) for m in chosen
+        m: functools.partial(generate, stack, method=m, settings=by_method.get(m)) for m in chosen
     }
     runners |= baselines or {}
-    options.pop("settings")
     for run in runners.values():
         run(prompt_of(prompts[0]), max_new_tokens=4, **options)
     runs: dict[str, list[list[Generation]]] = {m: [] for m in runners}

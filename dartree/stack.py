@@ -73,6 +73,7 @@ class Stack:
     marginal: Pairing | None = None
     tokenizer: Any = None
     settings: TreeSettings = field(default_factory=TreeSettings)
+    tuned: dict[str, TreeSettings] = field(default_factory=dict)  # fastest by method, see its card
     files: tuple[Path, ...] = ()  # the weights of a bundled stack
     sources: dict[str, Source] = field(default_factory=dict)
 
@@ -247,6 +248,7 @@ def load_stack(
     sources = {part: Source(label, folder / card[part]) for part, label in labels.items()}
     stack = _assemble(name, sources, labels, placing)
     stack.settings = TreeSettings(**card.get("settings", {}))
+    stack.tuned = {m: TreeSettings(**s) for m, s in card.get("tuned", {}).items()}
     stack.files = tuple(
         file for s in sources.values() for file in sorted(s.folder.glob("*.safetensors"))
     )

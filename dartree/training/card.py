@@ -17,12 +17,6 @@ from pathlib import Path
 from dartree.records import write_atomically
 from dartree.training import card_text, common
 
-# (W, B, depth penalty) that are tried for the tuned settings
-TRIED = (
-    *((12, budget, 0.2) for budget in (8, 16, 24, 32, 48, 64)),
-    *((width, budget, 0.2) for width in (4, 8) for budget in (16, 24, 32)),
-    (8, 24, 0.0), (8, 24, 0.5),
-)  # fmt: skip
 SEEDS = (0, 1, 2)
 SAMPLED = 12  # prompts a domain at T = 1, for each seed
 EVALUATED = 16  # prompts of a text that the target was not made for
@@ -67,21 +61,6 @@ def compared(stack, prompts: list[dict], budget: int, methods=None, **options) -
     settings = TreeSettings(width=12, candidates=64, budget=budget, depth_penalty=0.2)
     print(f"card: {stack.name}, B {budget}, {options}", flush=True)
     return summary(compare(stack, prompts, methods, settings, **options), prompts)
-
-
-def tuned(stack, prompts: list[dict]) -> list[dict]:
-    """tokens/s of dartree over W, B and the penalty, fastest first; on prompts of their own."""
-    from dartree.compare import compare
-    from dartree.settings import TreeSettings
-
-    found = []
-    for width, budget, penalty in TRIED:
-        settings = TreeSettings(width=width, candidates=64, budget=budget, depth_penalty=penalty)
-        entry = compare(stack, prompts, ["dartree"], settings, max_new_tokens=96)["methods"][-1]
-        found.append({"width": width, "candidates": 64, "budget": budget, "depth_penalty": penalty,
-                      "tau": entry["tau"],
-                      "tokens_per_second": entry["tokens_per_second"]})  # fmt: skip
-    return sorted(found, key=lambda row: -row["tokens_per_second"])
 
 
 def score_temperatures(stack, prompts: list[dict]) -> list[dict]:
@@ -140,6 +119,7 @@ def easy_kinds(count: int = 8) -> list[dict]:
 
 def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> dict:
     """All measurements of one stack; the target's own only for the stack that brings it."""
+    from dartree.analysis.tuning import tune
     from dartree.compare import load_prompts, machine, versions
     from dartree.stack import describe, load_stack
     from dartree.training.evaluation import quality
@@ -157,7 +137,7 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         card["training"] = curves(data / "stacks" / name / "logs")
         mine = [row for d in common.DOMAINS
                 for row in [r for r in held if r["domain"] == d][-TUNING_SHARE:]]  # fmt: skip
-        card["tuned"] = tuned(stack, mine)
+        card["tuned"] = tune(stack, mine)
         card["easy_kinds"] = compared(stack, easy_kinds(), 64)
         card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
@@ -169,6 +149,16 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         card["evaluation"] = compared(stack, load_prompts(harder, EVALUATED), 64)
     card["checksums"] = checksums(data / "stacks" / name)
     return card
+
+
+def keep_tuned(path: Path, card: dict) -> None:
+    """Write each method's fastest settings into stack.json, where `bench --tuned` reads them."""
+    from dartree.analysis.tuning import winners
+
+    if "tuned" in card:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        about["tuned"] = winners(card["tuned"])
+        write_atomically(path, json.dumps(about, indent=2) + "\n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -189,6 +179,7 @@ def run(args: argparse.Namespace) -> None:
             held = list(common.read_jsonl(folder / "corpus" / "held.jsonl"))
             card = measure(name, data, held, args.limit, name == args.preset)
             write_atomically(place / "card.json", json.dumps(card, indent=1) + "\n")
+            keep_tuned(place / "stack.json", card)
         card = json.loads((place / "card.json").read_text(encoding="utf-8"))
         write_atomically(place / "card.md", card_text.render(card))
         print(f"card: {place / 'card.md'}")

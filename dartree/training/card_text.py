@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from dartree.analysis.tuning import CHAINS
 from dartree.compare import LOSSLESS, number
 from dartree.training.common import DOMAINS
 
@@ -120,9 +121,20 @@ def _ratios(card: dict) -> str:
 
 
 def _tuned(card: dict) -> str:
-    rows = [[str(r["width"]), str(r["budget"]), f"{r['depth_penalty']:g}", number(r["tau"]),
-             number(r["tokens_per_second"], 0)] for r in card["tuned"]]  # fmt: skip
-    return _table(["W", "B", "depth penalty", "tau", "tokens/s"], rows[:5] + rows[-2:])
+    rows = []
+    for method, trials in card["tuned"].items():
+        for trial in (trials[0], trials[-1]):
+            s, chain = trial["settings"], method in CHAINS
+            tree = [s["width"] if method == "dartree" else "-",
+                    s["candidates"] if method in ("heap", "dartree", "dartree-fixed") else "-",
+                    "-" if chain else s["budget"], s["depth"] if chain else "-",
+                    f"{s['depth_penalty']:g}" if method in ("heap", "dartree")
+                    else "-"]  # fmt: skip
+            rows.append([f"`{method}`", "slowest" if trial is trials[-1] else "fastest",
+                         *map(str, tree), number(trial["tau"]),
+                         number(trial["tokens_per_second"], 0), str(len(trials))])  # fmt: skip
+    head = ["method", "", "W", "K", "B", "depth", "depth penalty", "tau", "tokens/s", "tried"]
+    return _table(head, rows)
 
 
 def _evaluation(result: dict) -> str:
@@ -194,10 +206,10 @@ def render(card: dict) -> str:
     if "tuned" in card:
         parts += [
             "## Settings for this kind of machine",
-            "`dartree` at T = 0 on 12 held-out prompts of their own, up to 96 new tokens, one "
-            "repeat: the five fastest settings and the two slowest of "
-            f"{len(card['tuned'])} (K 64). They were run one after the other, and this machine's "
-            "speed moves by 20 % between minutes: smaller gaps are ties.",
+            "The fastest and the slowest setting that was tried for each method, at T = 0 on 12 "
+            "held-out prompts of their own, up to 96 new tokens, one repeat. The fastest are kept "
+            "in `stack.json` and used by `dartree bench --tuned`. Settings were run one after the "
+            "other, and this machine's speed moves by 20 % between minutes: smaller gaps are ties.",
             _tuned(card),
             "## Trees scored at the sampling temperature",
             "The same prompts, three seeds, W 12, K 64, B 64, depth penalty 0.2: a tree scored "
