@@ -1,0 +1,1 @@
+"""The paper's evaluation: models x temperatures x data sets x methods, in resumable runs."""

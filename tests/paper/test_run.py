@@ -1,0 +1,238 @@
+"""The grid on random stacks and on the bundled one: resumed, sharded, refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import dartree
+from dartree.cli import main
+from dartree.datasets import Row
+from dartree.hub import Source
+from dartree.paper.grid import Grid, Model, key_of
+from dartree.paper.run import missing, place, run_grid
+from dartree.paper.store import read_records
+from tests.reference import greedy, random_stack
+
+MODEL = Model("random")
+ROWS = {
+    name: [Row(f"{name}-{i}", name, ([7 * i + 3, k, i],)) for i in range(3)]
+    for k, name in enumerate(("first", "second"))
+}
+REHEARSAL = ["paper", "--rehearsal", "--limit", "1", "--max-new-tokens", "6",
+             "--temperatures", "0,1", "--methods", "dartree", "--threads", "1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    stack = random_stack(head="domino")
+    stack.sources = {"target": Source("random", tmp_path_factory.mktemp("random"))}
+    return stack
+
+
+def grid(**changes) -> Grid:
+    options = dict(models=(MODEL,), rows=ROWS, methods=("ar", "dartree"), max_new_tokens=6)
+    return Grid(**(options | changes))
+
+
+def stable(records) -> dict:
+    """Records by key, without what a clock or the process decides; no key may come twice."""
+    found = {}
+    for record in records:
+        assert key_of(record) not in found
+        drop = ("seconds", "tokens_per_second", "machine", "threads")
+        found[key_of(record)] = {k: v for k, v in record.items() if k not in drop}
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(stack, tmp_path_factory):
+    """The records of an undisturbed run in one process."""
+    out = tmp_path_factory.mktemp("whole")
+    run_grid(grid(), out, load=lambda _: stack)
+    return stable(read_records(out))
+
+
+def test_every_run_has_one_record(whole):
+    assert len(whole) == len(grid()) == 2 * 2 * 6  # temperatures, methods, prompts
+    assert missing(grid(), [r for r in whole.values()]) == 0
+    for record in whole.values():
+        assert record["new_tokens"] == sum(record["accepted_per_round"]) + 1 == 6
+        for name in ("token_ids", "settings", "versions", "asked", "source_names", "thinking"):
+            assert name in record
+
+
+def test_tokens_are_the_targets_own_and_alike_for_all_methods(whole, stack):
+    for (_, temperature, _, _, _, method), record in whole.items():
+        where = record["cell"]
+        row = next(r for r in ROWS[where["dataset"]] if r.id == where["id"])
+        if temperature == 0:
+            assert record["token_ids"] == greedy(stack.target.model, row.turns[0], 6)
+        if method == "ar":  # the same seed for every method: the same sampled text
+            twin = whole["random", temperature, where["dataset"], where["id"], 0, "dartree"]
+            assert twin["token_ids"] == record["token_ids"]
+            assert twin["seed"] == record["seed"]
+    assert len({r["seed"] for r in whole.values()}) == 6
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 2, 5, 11, 23])
+def test_interrupted_and_resumed(tmp_path, stack, whole, stop_after):
+    """Stopped after any number of runs, with half a line behind them."""
+    seen = []
+
+    def interrupt(what):
+        seen.append(what)
+        if len(seen) > stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(grid(), tmp_path, load=lambda _: stack, progress=interrupt)
+    assert len(read_records(tmp_path)) == stop_after + 1
+    path = tmp_path / "part-000.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert len(read_records(tmp_path)) == stop_after
+    run_grid(grid(), tmp_path, load=lambda _: stack)
+    assert stable(read_records(tmp_path)) == whole
+
+
+def test_shares_of_any_number_of_processes(tmp_path, stack, whole):
+    """Two of three shares, then one process for the rest: the same records."""
+    for rank in (0, 2):
+        run_grid(grid(), tmp_path, rank=rank, world=3, load=lambda _: stack)
+    assert 0 < missing(grid(), read_records(tmp_path)) < len(grid())
+    run_grid(grid(), tmp_path, load=lambda _: stack)
+    assert stable(read_records(tmp_path)) == whole
+
+
+def test_a_finished_grid_loads_nothing_and_a_larger_one_adds(tmp_path, stack, whole):
+    small = grid(rows={"first": ROWS["first"][:1]}, temperatures=(0.0,))
+    run_grid(small, tmp_path, load=lambda _: stack)
+    run_grid(small, tmp_path, load=None)
+    run_grid(grid(), tmp_path, load=lambda _: stack)
+    assert stable(read_records(tmp_path)) == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(max_new_tokens=7), "another max_new_tokens .6, now 7."),
+        (dict(seed=1), "another seed"),
+        (dict(settings=dartree.TreeSettings(budget=9)), "another settings"),
+        (dict(rows={"first": [Row("first-0", "first", ([1, 2],))]}), "another prompt"),
+    ],
+    ids=str,
+)
+def test_records_of_another_run_are_refused(tmp_path, stack, changes, words):
+    run_grid(grid(rows={"first": ROWS["first"][:1]}), tmp_path, load=lambda _: stack)
+    with pytest.raises(ValueError, match=words):
+        run_grid(grid(**changes), tmp_path, load=lambda _: stack)
+
+
+def test_other_weights_are_refused(tmp_path, stack):
+    run_grid(grid(rows={"first": ROWS["first"][:1]}), tmp_path, load=lambda _: stack)
+    other = random_stack(head="domino")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    other.sources = {"target": Source("random", folder)}
+    with pytest.raises(ValueError, match="another sources"):
+        run_grid(grid(), tmp_path, load=lambda _: other)
+
+
+def test_place():
+    assert place({}) == (0, 1, 0)
+    assert place({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}) == (3, 4, 1)
+    for bad in ({"RANK": "x"}, {"RANK": "2", "WORLD_SIZE": "2"}, {"WORLD_SIZE": "-1"}):
+        with pytest.raises(ValueError, match="RANK|WORLD_SIZE"):
+            place(bad)
+
+
+def start(out, *options, **environment):
+    """`dartree paper` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "dartree", *REHEARSAL, "--out", str(out), *options],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory):
+    """The rehearsal in this process; its records and what it printed."""
+    out = tmp_path_factory.mktemp("rehearsal")
+    assert main([*REHEARSAL, "--out", str(out)]) == 0
+    return stable(read_records(out)), (out / "tables.txt").read_text()
+
+
+def test_the_rehearsal_runs_the_whole_grid(rehearsal):
+    records, tables = rehearsal
+    sets = {name for _, _, name, *_ in records}
+    assert sets == {"arithmetic", "code", "prose", "two-turns"}
+    assert len(records) == 2 * 2 * (3 + 2)
+    assert "tiny, T = 0" in tables and "tiny, T = 1" in tables and "average" in tables
+    second = records["tiny", 0.0, "two-turns", "two-turns-00", 1, "dartree"]
+    first = records["tiny", 0.0, "two-turns", "two-turns-00", 0, "ar"]
+    assert second["prompt_tokens"] > first["prompt_tokens"] + first["new_tokens"]
+
+
+def test_two_processes_give_the_records_of_one(rehearsal, tmp_path):
+    """As `accelerate launch` starts them; the last one to end prints the tables."""
+    both = [start(tmp_path, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    outputs = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert stable(read_records(tmp_path)) == rehearsal[0]
+    assert len(list(tmp_path.glob("part-*.jsonl"))) == 2
+    assert any("tiny, T = 0" in out for out, _ in outputs)
+
+
+def test_killed_and_resumed(rehearsal, tmp_path):
+    process = start(tmp_path)
+    path = tmp_path / "part-000.jsonl"
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= 3:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert 3 <= len(read_records(tmp_path)) <= len(rehearsal[0])
+    assert main([*REHEARSAL, "--out", str(tmp_path)]) == 0
+    assert stable(read_records(tmp_path)) == rehearsal[0]
+
+
+def test_tables_of_what_is_there(rehearsal, tmp_path, capsys):
+    assert main(["paper", "--tables", "--out", str(tmp_path)]) == 2
+    assert "out holds no records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--models", "5B"], "models must be among 4B, 8B"),
+        (["--temperatures", "0,x"], "temperatures must be"),
+        (["--temperatures", "-1"], "temperatures must be"),
+        (["--methods", "magic"], "method must be one of"),
+        (["--limit", "0"], "limit must be"),
+        (["--max-new-tokens", "0"], "max_new_tokens must be"),
+        (["--datasets", "gsm9k"], "dataset must be one of"),
+        (["--datasets", "none.jsonl"], "cannot be read"),
+        (["--rehearsal", "--budget", "0"], "budget must be"),
+        (["--target", "x", "--datasets", "{file}"], "together"),
+        (["--out", "{file}"], "out must be a folder"),
+        (["--target", "./x", "--drafter", "./y", "--datasets", "{file}"], "neither a folder"),
+    ],
+    ids=lambda v: str(v)[:60],
+)
+def test_bad_calls(options, words, tmp_path, capsys):
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"id": "a", "prompt": "Hello"}\n')
+    options = [o.format(file=file) for o in options]
+    out = [] if "--out" in options else ["--out", str(tmp_path / "out")]
+    assert main(["paper", *options, *out]) == 2
+    err = capsys.readouterr().err
+    assert words in err and "Traceback" not in err
