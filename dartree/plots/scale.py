@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
@@ -159,33 +158,5 @@ def draw_budget_choices(ax: Axes, choices: Mapping[str, Sequence[Any]]) -> Axes:
     ax.set_ylim(7, 300)
     ax.set_xlabel("sequences served at the same time")
     ax.set_ylabel("fastest budget B")
-    ax.legend(fontsize=8)
-    return ax
-
-
-# Training: loss, accuracy and tau over steps.
-
-RUN_LOOKS = {
-    "drafter": method_look("domino"),
-    "dflash": method_look("dflash"),
-    "dspark": method_look("heap"),
-    "target": method_look("ar"),
-}
-
-
-def draw_log(ax: Axes, logs: Mapping[str, Sequence[Mapping[str, Any]]], key: str) -> Axes:
-    """One quantity of training logs over steps, one line a run; dicts show their mean."""
-    for run, lines in logs.items():
-        look = RUN_LOOKS.get(run, method_look("dartree"))
-        points = [(row["step"], row[key]) for row in lines if key in row]
-        if not points:
-            continue
-        steps = [step for step, _ in points]
-        values = [float(np.mean(list(v.values()))) if isinstance(v, dict) else v for _, v in points]
-        often = max(1, len(points) // 12)
-        ax.plot(steps, values, color=look.color, marker=look.marker, ls=look.dash, ms=5, lw=1.4,
-                markevery=often, label=run)  # fmt: skip
-    ax.set_xlabel("step")
-    ax.set_ylabel(key.replace("_", " "))
     ax.legend(fontsize=8)
     return ax
