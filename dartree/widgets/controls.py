@@ -139,8 +139,11 @@ class PromptBox:
             if not rows:
                 raise ValueError("give a prompt: this stack has no tokenizer for the bundled ones.")
             prompt = self.texts[0]
-        names = [f"{row['id']}: {text[:70]}" for row, text in zip(rows, self.texts, strict=True)]
-        options = [*((name, i) for i, name in enumerate(names)), ("the text in the box", OWN)]
+        options = [
+            (f"{row['id']}: {' '.join(text.split())[:70]}", i)
+            for i, (row, text) in enumerate(zip(rows, self.texts, strict=True))
+        ]
+        options.append(("the text in the box", OWN))
         text = shown_prompt(prompt)
         self.menu = menu("prompt menu", options, self._place(text), "820px")
         self.text = w.Textarea(

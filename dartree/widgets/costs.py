@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dartree.bench import sweep
+from dartree.decode import generate
 from dartree.stack import Prompt, Stack
 
 
@@ -55,10 +56,10 @@ def measure_costs(
     options: dict[str, Any] = {
         "methods": ["dartree"], "max_new_tokens": max_new_tokens, "repeats": repeats,
     }  # fmt: skip
+    if not generate(stack, prompt, max_new_tokens=max_new_tokens).rounds:
+        raise ValueError("the answer to this prompt has no round to measure; take another one.")
     by_budget = sweep(stack, rows, "budget", budgets, **options)["rows"]
     by_width = sweep(stack, rows, "width", widths, **options)["rows"]
-    if not all(row["head_calls_per_round"] for row in [*by_budget, *by_width]):
-        raise ValueError("the answer to this prompt has no round to measure; take another one.")
     stages = [row["stage_ms"] for row in by_budget]
     return Costs(
         draft=float(np.median([stage["draft"] for stage in stages])),

@@ -18,7 +18,7 @@ from dartree.widgets.session import PRUNED, View
 
 ANCHOR = "anchor"
 # Pixels: text size, a monospaced letter, a node's height, a row, space between columns.
-SIZE, LETTER, HEIGHT, ROW, GAP, MARGIN = 11, 6.7, 17, 21, 24, 12
+SIZE, LETTER, HEIGHT, ROW, GAP, MARGIN = 11, 6.7, 17, 21, 18, 12
 TOP, LEGEND, NARROW, LONGEST = 44, 76, 760, 9
 COLORS = {name: look.color for name, look in OUTCOME_LOOKS.items()} | {
     PRUNED: "#8a8a8a",

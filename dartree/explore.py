@@ -1,0 +1,42 @@
+"""``dartree explore``: the explorer's notebook in JupyterLab, with one command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from dartree.reports import PROJECT
+
+NOTEBOOK = "11_explorer.ipynb"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``dartree explore``; whatever follows ``--`` goes to JupyterLab."""
+    parser.add_argument("lab", nargs="*", metavar="LAB_OPTION",
+                        help="for JupyterLab, after '--': -- --no-browser --port 8899")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open a working copy of the notebook; this process becomes JupyterLab."""
+    command = [sys.executable, "-m", "jupyterlab", str(working_copy()), *args.lab]
+    os.execv(sys.executable, command)
+
+
+def working_copy(project: Path = PROJECT) -> Path:
+    """build/11_explorer.ipynb: a copy, so that outputs never get into the committed source.
+
+    A copy is used again, with what was written into it. Where the source is newer, a fresh copy
+    takes its place and the old one is kept beside it. Raises ValueError outside a checkout.
+    """
+    source, copy = project / "notebooks" / NOTEBOOK, project / "build" / NOTEBOOK
+    if not source.is_file():
+        raise ValueError(f"{source} is missing; the notebooks come with a checkout of dartree.")
+    if copy.exists() and copy.stat().st_mtime < source.stat().st_mtime:
+        os.replace(copy, copy.with_suffix(".old.ipynb"))
+    if not copy.exists():
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, copy)
+    return copy

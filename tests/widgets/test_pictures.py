@@ -1,0 +1,222 @@
+"""The SVG, the tables and the exports: read back by parsers that are not ours."""
+
+import argparse
+import json
+import re
+import shlex
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dartree import explore, reports
+from dartree.plots.style import BONUS
+from dartree.records import RoundRecord
+from dartree.settings import METHODS, TreeSettings
+from dartree.widgets import facts
+from dartree.widgets.costs import Costs
+from dartree.widgets.exports import EXPORTS, as_dot, as_json, command, download_html
+from dartree.widgets.session import PRUNED, Choice, Judged, Session, View
+from dartree.widgets.svg import LONGEST, NAMES, ORDER, _label, _letters, shape, summary, tree_svg
+from tests.plots.records import WORDS, decode, make_record, make_tree
+from tests.reference import random_stack
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def made_view(nodes=40, kept=25, accepted=2, missing="not proposed", bonus=4) -> View:
+    """A view of a made supertree whose first ``kept`` nodes are the draft tree."""
+    whole = make_tree(nodes)
+    numbers = np.arange(1, kept + 1)
+    from dartree.pruning import subtree
+
+    tree = subtree(whole, numbers)
+    record = make_record(tree, accepted, bonus=bonus, missing=missing)
+    record = replace(record, supertree=whole, kept=numbers)
+    choices = np.full(nodes + 1, -1)
+    choices[: kept + 1] = record.target_tokens
+    judged = Judged(choices, np.full(nodes + 1, -0.5), np.full(nodes, -2.0))
+    outcomes = record.outcomes() + [PRUNED] * (nodes - kept)
+    settings = TreeSettings(budget=kept)
+    choice = Choice("<b>prompt</b>", settings)
+    ranks = np.arange(1, nodes + 1)
+    return View(choice, settings, record, whole, outcomes, ranks, judged, 3)
+
+
+def groups(svg: str) -> dict[int, ElementTree.Element]:
+    root = ElementTree.fromstring(svg)
+    return {int(g.get("data-node")): g for g in root.iter(f"{SVG}g")}
+
+
+def test_every_node_is_there_with_its_outcome_and_words():
+    view = made_view()
+    found = groups(tree_svg(view, decode))
+    assert found.keys() == {*range(0, 41), 41}  # the anchor, 40 nodes, the ghost
+    for node in range(1, 41):
+        assert found[node].get("data-outcome") == view.outcomes[node - 1]
+        words = found[node].find(f"{SVG}title").text
+        for name in ("token", "conditional", "path score", "rank", "depth", "target's probability"):
+            assert name in words
+    assert found[41].get("data-outcome") == BONUS
+    assert "not proposed" in found[41].find(f"{SVG}title").text
+
+
+def test_a_missed_node_is_drawn_as_the_targets_own():
+    view = made_view()
+    last = view.path[-1]
+    children = np.flatnonzero(view.nodes.parents == last)
+    bonus = int(view.nodes.tokens[children[-1]])
+    view = made_view(bonus=bonus, kept=int(children[-1]), missing="cut by the budget")
+    assert view.missed == children[-1] + 1
+    for pruned in (True, False):  # it is shown even where pruned nodes are not
+        found = groups(tree_svg(view, decode, pruned=pruned))
+        assert found[view.missed].get("data-outcome") == BONUS and 41 not in found
+        outcomes = {g.get("data-outcome") for g in found.values()}
+        assert (PRUNED in outcomes) == pruned
+
+
+def test_nothing_overlaps_and_parents_stand_left():
+    view = made_view(192, 64)
+    found = groups(tree_svg(view, decode))
+    places = {}
+    for node, group in found.items():
+        text = group.find(f"{SVG}text")
+        places[node] = float(text.get("x")), float(text.get("y")), _letters(text.text)
+    assert len({(x, y) for x, y, _ in places.values()}) == len(places)
+    by_row = {}
+    for x, y, letters in places.values():
+        by_row.setdefault(y, []).append((x, letters))
+    for row in by_row.values():
+        row.sort()
+        for (x0, n0), (x1, n1) in zip(row, row[1:], strict=False):
+            assert x1 - x0 > (n0 + n1) / 2 * 6.6, "two labels of a row touch"
+    for node, parent in enumerate(view.nodes.parents, start=1):
+        assert places[int(parent)][0] < places[node][0]
+
+
+def test_labels_are_short_whole_and_escaped():
+    labels = [_label(text) for text in WORDS]
+    assert all(0 < _letters(label) <= LONGEST for label in labels)
+    assert "…" in _label("antidisestablishmentarianism") and _label("中文") == "中文"
+    texts = [g.find(f"{SVG}text").text for g in groups(tree_svg(made_view(), decode)).values()]
+    assert set(texts) <= set(labels)
+
+
+def test_outcomes_differ_in_shape_and_not_only_in_colour():
+    outlines = {re.sub(r"#\w+", "", shape(name, 0, 0, 10)) for name in ORDER}
+    assert len(outlines) == len(ORDER) == len(NAMES)
+
+
+def test_a_selected_node_has_a_ring_and_the_summary_counts():
+    view = made_view()
+    plain, ringed = (groups(tree_svg(view, decode, selected=node))[7] for node in (0, 7))
+    assert len(ringed) == len(plain) + 1
+    assert "40 nodes scored, 25 verified, 2 accepted" in summary(view)
+    assert ElementTree.fromstring(tree_svg(view, decode)).get("aria-label") == summary(view)
+
+
+@pytest.fixture(scope="module")
+def session():
+    return Session(random_stack(), max_new_tokens=12)
+
+
+SMALL = TreeSettings(width=4, candidates=8, budget=9, depth_penalty=0.1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_drawn_and_exported(session, method):
+    view = session.look(Choice((5, 17, 3), SMALL, 0, method))
+    count = len(view.nodes)
+    drawn = groups(tree_svg(view, session.decode))
+    assert len(drawn) == count + 1 + (not view.missed)
+    data = json.loads(as_json(session, view))
+    back = RoundRecord.from_dict(data["record"])
+    assert back.tree.path_tokens() == view.record.tree.path_tokens()
+    assert data["nodes"]["outcomes"] == view.outcomes and data["settings"]["width"] == 4
+    dot = as_dot(view, session.decode)
+    edges = re.findall(r"n(\d+) -> n(\d+) \[penwidth", dot)
+    assert [int(parent) for parent, _ in edges] == view.nodes.parents.tolist()
+    for kind, (suffix, _, make) in EXPORTS.items():
+        assert f".{suffix}" in download_html(kind, make(session, view), view)
+    assert facts.round_facts(view) and facts.node_facts(view, 0, session.decode)
+
+
+def test_dot_labels_are_quoted():
+    dot = as_dot(made_view(), lambda token: '"x\\')
+    assert 'label="\\"x\\\\"' in dot
+
+
+def test_the_command_is_one_that_figures_accepts(session):
+    choice = Choice('it\'s "new" $HOME', SMALL, 2, "heap", 0.5, 3)
+    view = replace(made_view(), choice=choice)
+    ours, _, papermill = [part for part in command(session.stack, view).splitlines() if part]
+    parser = argparse.ArgumentParser()
+    reports.add_arguments(parser)
+    words = shlex.split(ours)
+    assert words[:2] == ["dartree", "figures"]
+    args = parser.parse_args(words[2:])
+    books = reports.find_notebooks(reports.PROJECT / "notebooks", args.only)
+    (job,) = reports.plan(books, args.parameter, reports.QUICK, True)
+    assert job.notebook.name == explore.NOTEBOOK
+    expected = {
+        "prompt": choice.prompt,
+        "round": 2,
+        "method": "heap",
+        "temperature": 0.5,
+        "seed": 3,
+    }
+    expected |= {name: getattr(SMALL, name) for name in
+                 ("width", "candidates", "budget", "depth_penalty")}  # fmt: skip
+    assert expected.items() <= job.parameters.items()
+    assert shlex.split(papermill)[-3:] == ["-r", "prompt", choice.prompt]
+    ids = replace(view, choice=replace(choice, prompt=(1, 2)))
+    assert command(session.stack, ids).startswith("#")
+
+
+def test_notes_explain_what_a_control_cannot_do(session):
+    def notes(method, **changes):
+        view = session.look(Choice((5, 17, 3), replace(SMALL, **changes), 0, method))
+        return " ".join(facts.notes(session.stack, view))
+
+    assert notes("dartree") == ""
+    assert "keeps all" in notes("dartree", budget=500)
+    assert "depth 1 has only 2 nodes" in notes("dartree", candidates=2)
+    assert "held at the vocabulary's 97 tokens" in notes("dartree", candidates=200)
+    assert notes("ar").startswith("ar does not use W, K, B and the depth penalty")
+    assert notes("ddtree") == "ddtree does not use W, K and the depth penalty."
+    assert notes("heap") == "heap does not use W."
+
+
+def test_round_time_is_interpolated():
+    costs = Costs(draft=2.0, nodes=(1, 64), rest=(10.0, 73.0), widths=(1, 11), call=(1.0, 2.0))
+    assert costs.round_ms("dartree", 1, 16, 11) == pytest.approx(2 + 10 + 32)
+    assert costs.round_ms("dartree", 32, 4, 6) == pytest.approx(2 + 41 + 6)
+    assert costs.round_ms("heap", 64, 10, 11) == pytest.approx(2 + 73 + 10)
+    assert costs.round_ms("ar", 0, 0, 11) == pytest.approx(10)
+    assert "44.0 ms" in str(facts.round_facts(
+        replace(made_view(1, 1, 0), used=TreeSettings(width=11)), replace(costs, draft=34.0)
+    ))  # fmt: skip
+
+
+def test_probabilities_are_readable():
+    assert [facts.probability(np.log(p)) for p in (1, 0.5, 0.0001)] == ["1.000", "0.500", "1e-04"]
+    assert facts.probability(-np.inf) == "0"
+
+
+def test_explore_works_on_a_copy(tmp_path):
+    with pytest.raises(ValueError, match="come with a checkout"):
+        explore.working_copy(tmp_path)
+    source = tmp_path / "notebooks" / explore.NOTEBOOK
+    source.parent.mkdir()
+    source.write_text("one")
+    copy = explore.working_copy(tmp_path)
+    assert copy.read_text() == "one" and copy.parent == tmp_path / "build"
+    copy.write_text("mine")
+    assert explore.working_copy(tmp_path).read_text() == "mine"
+    import os
+
+    os.utime(source, (2e9, 2e9))
+    source_time = source.stat().st_mtime
+    assert explore.working_copy(tmp_path).read_text() == "one" and source_time > 0
+    assert copy.with_suffix(".old.ipynb").read_text() == "mine"
