@@ -26,6 +26,7 @@ from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find
 from dartree.proposers import MARGINAL_METHODS
 from dartree.settings import CheckpointError, TreeSettings, first_line
+from dartree.spread import target_of
 from dartree.target import Target
 
 STACK_PARTS = ("target", "drafter", "dflash")  # keys of stack.json that name folders
@@ -294,7 +295,7 @@ def _pair(model, target: Source | None, source: Source, dtype, device, label) ->
                 f"{source.name} was made for another target than {name}: its {what} is {ours}, "
                 f"the target's is {other}."
             )
-    tapped = Target(model, c.target_layer_ids)
+    tapped = target_of(model, c.target_layer_ids)
     tables = {"embed_tokens.weight": tapped.embedding, "lm_head.weight": model.lm_head.weight}
     warn_of_other_copies(source.folder, tables, source.name, name)
     if isinstance(head, DominoHead):

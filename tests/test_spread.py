@@ -1,0 +1,50 @@
+"""Targets spread over devices. There is one device here: two names of it stand for two."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dartree
+from dartree.spread import SpreadKVCache, SpreadTarget, target_of
+from dartree.target import KVCache, Target
+from tests.reference import greedy, prompt, random_model, random_stack
+
+PLACES = [torch.device("cpu"), torch.device("cpu", 0)]
+
+
+@pytest.mark.parametrize("method", ["ar", "domino", "dartree"])
+def test_every_method_is_plain_greedy(method):
+    stack = random_stack(head="domino")
+    model = stack.target.model
+    devices = [PLACES[i % 2] for i in range(4)]  # layers in turn, the hardest case
+    stack.main.target = SpreadTarget(model, stack.target.tap_ids, devices)
+    ids = prompt(9)
+    out = dartree.generate(stack, ids, method=method, max_new_tokens=30, stop=[])
+    assert out.token_ids == greedy(model, ids, 30)
+    assert isinstance(stack.pairing("ar").target, SpreadTarget)
+
+
+def test_the_cache_keeps_what_one_cache_keeps():
+    """Layers 0, 2 on one device, 1, 3 on the other; crossing rows, growth and truncation."""
+    model = random_model()
+    one = KVCache(model.config, 4, torch.float64, PLACES[0])
+    spread = SpreadKVCache(model.config, 4, torch.float64, [PLACES[i % 2] for i in range(4)])
+    torch.manual_seed(0)
+    for count, kept in ((3, [0, 1, 2]), (6, [0, 4, 2]), (9, [8])):
+        for layer in range(4):
+            new = torch.randn(2, 1, 2, count, 8, dtype=torch.float64)
+            want, got = (cache.update(*new, layer) for cache in (one, spread))
+            assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+        for cache in (one, spread):
+            cache.commit(torch.tensor(kept))
+        assert spread.length == one.length == spread.get_seq_length()
+    for cache in (one, spread):
+        cache.truncate_to(4)
+    assert spread.length == 4
+    with pytest.raises(ValueError, match="length must lie in"):
+        spread.truncate_to(5)
+
+
+def test_a_model_in_one_place_has_a_plain_target():
+    assert type(target_of(random_model(), (0, 2))) is Target
