@@ -12,7 +12,7 @@ import torch
 
 from dartree import heads, supertree
 from dartree.decode import draft_block
-from dartree.drafter import Block, DrafterCache
+from dartree.drafter import Block
 from dartree.proposers import best_first_on_rows
 from dartree.settings import TreeSettings, check_settings
 from dartree.stack import Pairing, Stack
@@ -27,7 +27,7 @@ def draft(stack: Stack, ids: Sequence[int], pairing: Pairing | None = None) -> B
     """
     pairing = pairing or stack.main
     ids = _within_context(stack, ids, 0)
-    context = DrafterCache(pairing.drafter)
+    context = pairing.drafter.new_cache()
     if len(ids) > 1:
         before = torch.tensor(ids[:-1], device=pairing.target.device)
         cache = pairing.target.new_cache(len(before))

@@ -208,8 +208,8 @@ def format_bench(result: dict[str, Any]) -> str:
         f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop "
         "of this run; vs hf: against transformers' generate. range: slowest and fastest repeat.",
         "bound: speedup over `ar` if only drafter, head and target cost anything. calls, nodes: "
-        "head calls and verified nodes a round. stages: their sum over the time of a round; columns "
-        "between are their milliseconds a round.",
+        "head calls and verified nodes a round. stages: their sum over the time of a round; the "
+        "columns between are their milliseconds a round.",
         *_settings_lines(result["methods"]),
     ]
     lines.append(f"ar-compiled: {result['compiled']}")

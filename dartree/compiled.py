@@ -1,4 +1,4 @@
-"""The target's forward with static shapes, so that torch.compile sees one graph.
+"""Forwards of target and drafter with static shapes, so that torch.compile sees one graph each.
 
 Rows are padded to a fixed count and the cache is handed over at its full capacity, with a mask
 that hides what is not filled.  ``CompiledTarget.report`` says what runs and what compiling cost;
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from dartree.stack import Stack
+from dartree.drafter import DFlashDrafter, DrafterCache
+from dartree.stack import Pairing, Stack
 from dartree.target import KVCache, Target, TargetOutput, TreeRows
 
 # 1 for plain decoding, 17 for a chain of 16 drafts, 1 + B for the usual budgets.
@@ -150,10 +151,82 @@ class CompiledTarget(Target):
         return x, [states[tap] for tap in self.tap_ids]
 
 
+class StaticDrafterCache(DrafterCache):
+    """A drafter's context cache whose block forward runs a compiled graph.
+
+    The buffers are handed over at their full capacity, a multiple of COLUMNS, with a mask.
+    """
+
+    def reserve(self, rows: int, device: torch.device) -> None:
+        """Make room for ``rows`` rows per layer, in whole steps of COLUMNS."""
+        before = self._keys[0].shape[2] if self._keys else 0
+        super().reserve(-(-rows // COLUMNS) * COLUMNS, device)
+        if self._keys[0].shape[2] > before:
+            for buffer in (*self._keys, *self._values):  # hidden rows have the weight 0, not NaN
+                buffer[:, :, self.length :] = 0
+
+    @torch.no_grad()
+    def forward_block(self, block_embeddings: torch.Tensor) -> torch.Tensor:
+        """As :meth:`DrafterCache.forward_block`: hidden states [L, H] of one block [1, L, H]."""
+        count, device = block_embeddings.shape[1], block_embeddings.device
+        end = self.length + count
+        self.reserve(end, device)
+        slots = torch.arange(self.length, end, device=device)
+        columns = torch.arange(self._keys[0].shape[2], device=device)
+        mask = torch.zeros(len(columns), dtype=self.drafter.dtype, device=device)
+        mask = mask.masked_fill_(columns >= end, torch.finfo(mask.dtype).min)[None, None, None]
+        return self.drafter.static_block(block_embeddings, slots, mask, self._keys, self._values)
+
+
+class CompiledDrafter:
+    """A drafter whose block forward is compiled; everything else is the drafter's own."""
+
+    def __init__(self, drafter: DFlashDrafter) -> None:
+        self._drafter = drafter
+        self.compile_seconds: dict[int, float] = {}
+        self._graph = torch.compile(self._static_block, dynamic=False, fullgraph=True)
+
+    def __getattr__(self, name: str):
+        return getattr(self._drafter, name)
+
+    def new_cache(self) -> StaticDrafterCache:
+        """An empty context cache whose blocks run the compiled graph."""
+        return StaticDrafterCache(self)
+
+    def static_block(self, x, slots, mask, keys: list, values: list) -> torch.Tensor:
+        """Hidden states [L, H] of a block [1, L, H] at rows ``slots`` [L] of the buffers."""
+        start = time.perf_counter()
+        hidden = self._graph(x.to(self._drafter.dtype), slots, mask, keys, values)
+        self.compile_seconds.setdefault(keys[0].shape[2], time.perf_counter() - start)
+        return hidden[0]
+
+    def _static_block(self, x, slots, mask, keys, values) -> torch.Tensor:
+        """[1, L, H]; what is compiled."""
+        rope = self._drafter.rotary(slots[None], x.dtype)
+        for layer, k, v in zip(self._drafter.layers, keys, values, strict=True):
+            attention = layer.self_attn
+            h = layer.input_layernorm(x)
+            own_keys, own_values = attention.keys_values(h, rope)
+            k.index_copy_(2, slots, own_keys)
+            v.index_copy_(2, slots, own_values)
+            x = x + attention.attend(attention.queries(h, rope), k, v, mask)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return self._drafter.norm(x)
+
+
+def _compiled(pairing: Pairing) -> Pairing:
+    drafter = pairing.drafter
+    return replace(
+        pairing, target=CompiledTarget(pairing.target),
+        drafter=None if drafter is None else CompiledDrafter(drafter),
+    )  # fmt: skip
+
+
 def compiled_stack(stack: Stack) -> Stack:
-    """``stack`` with compiled targets for all methods; drafter and head stay eager."""
-    main = replace(stack.main, target=CompiledTarget(stack.main.target))
-    marginal = stack.marginal
-    if marginal is not None:
-        marginal = replace(marginal, target=CompiledTarget(marginal.target))
-    return replace(stack, main=main, marginal=marginal)
+    """``stack`` with compiled targets and drafters for all methods.
+
+    The head stays eager: its step is a handful of products of W rows, and on a CPU the call of a
+    compiled graph costs as much as they do.
+    """
+    marginal = None if stack.marginal is None else _compiled(stack.marginal)
+    return replace(stack, main=_compiled(stack.main), marginal=marginal)

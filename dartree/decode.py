@@ -199,7 +199,7 @@ class Decoding:
         rows = len(self._ids) + self._stop.limit + self.settings.budget + 32
         self._cache = target.new_cache(min(rows, len(self._ids) + 4096))
         if self._pairing.drafter is not None:
-            self._context = DrafterCache(self._pairing.drafter)
+            self._context = self._pairing.drafter.new_cache()
         output = target.prefill(self._cache, torch.tensor(self._ids, device=target.device))
         self._features = output.features
         try:

@@ -196,6 +196,10 @@ class DFlashDrafter(nn.Module):
         """Dtype of the weights."""
         return self.fc.weight.dtype
 
+    def new_cache(self) -> DrafterCache:
+        """An empty context cache."""
+        return DrafterCache(self)
+
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
         """Context [..., T, H] from tapped target features [..., T, taps * H]."""
         return self.hidden_norm(self.fc(features.to(self.dtype)))

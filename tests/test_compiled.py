@@ -8,7 +8,13 @@ import torch
 
 import dartree
 from dartree import compiled as module
-from dartree.compiled import ROW_COUNTS, CompiledTarget, compiled_stack, why_not
+from dartree.compiled import (
+    ROW_COUNTS,
+    CompiledDrafter,
+    CompiledTarget,
+    compiled_stack,
+    why_not,
+)
 from dartree.target import tree_rows
 from tests.reference import prompt, random_stack
 from tests.test_tree import random_tree
@@ -74,6 +80,21 @@ def test_more_rows_than_the_largest_graph_are_refused(pair):
     rows = tree_rows(eager, tree, anchor=5, past=4)
     with pytest.raises(ValueError, match=f"at most {ROW_COUNTS[-1]}"):
         compiled.verify(cache, rows)
+
+
+@works
+def test_a_compiled_drafter_gives_the_same_blocks():
+    stack = random_stack(dtype=torch.float32)
+    fast = CompiledDrafter(stack.drafter)
+    caches = stack.drafter.new_cache(), fast.new_cache()
+    generator = torch.Generator().manual_seed(0)
+    width = len(stack.drafter.config.target_layer_ids) * stack.drafter.config.hidden_size
+    for count in (5, 1, 509):  # the last one needs a larger buffer
+        features = torch.randn(count, width, generator=generator)
+        block = torch.randn(1, stack.drafter.config.block_size, stack.drafter.config.hidden_size)
+        one, two = ((c.absorb(features), c.forward_block(block))[1] for c in caches)
+        torch.testing.assert_close(two, one, atol=2e-5, rtol=1e-4)
+    assert list(fast.compile_seconds) == [512, 1024] and fast.config is stack.drafter.config
 
 
 @works

@@ -16,7 +16,7 @@ import torch
 
 from dartree.clock import Clock
 from dartree.decode import draft_block, generate
-from dartree.drafter import Block, DrafterCache
+from dartree.drafter import Block
 from dartree.proposers import PROPOSERS
 from dartree.pruning import pruning_scores
 from dartree.settings import TreeSettings, check_method
@@ -158,7 +158,7 @@ def _blocks(pairing: Pairing, text: Text) -> torch.Tensor:
     target = pairing.target
     ids = torch.tensor([*text.prompt, *text.answer[:-1]], device=target.device)
     features = target.prefill(target.new_cache(len(ids)), ids).features
-    context, start, found = DrafterCache(pairing.drafter), len(text.prompt), []
+    context, start, found = pairing.drafter.new_cache(), len(text.prompt), []
     for index, anchor in enumerate(text.answer[:-1]):
         context.absorb(features[context.length : start + index])
         found.append(draft_block(pairing, context, anchor).hidden)
