@@ -18,6 +18,8 @@ from dartree.records import write_atomically
 from dartree.training import card_text, common
 
 SEEDS = (0, 1, 2)
+AT_EQUAL_NODES = ("dflash", "domino", "ddtree", "heap", "dartree")
+AT_T_1 = ("dflash", "domino", "ddtree", "dartree")
 SAMPLED = 12  # prompts a domain at T = 1, for each seed
 EVALUATED = 16  # prompts of a text that the target was not made for
 TUNING_SHARE = 4  # prompts a domain for the tuned settings
@@ -140,10 +142,11 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
         card["tuned"] = tune(stack, mine)
         card["easy_kinds"] = compared(stack, easy_kinds(), 64)
         card["score_temperatures"] = score_temperatures(stack, mine)
-    card["greedy"] = {str(b): compared(stack, prompts, b) for b in (64, drafts)}
+    card["greedy"] = {"64": compared(stack, prompts, 64),
+                      str(drafts): compared(stack, prompts, drafts, AT_EQUAL_NODES)}  # fmt: skip
     fewer = [row for d in common.DOMAINS
              for row in [r for r in prompts if r["domain"] == d][:SAMPLED]]  # fmt: skip
-    card["sampled"] = [compared(stack, fewer, 64, temperature=1.0, seed=s) for s in SEEDS]
+    card["sampled"] = [compared(stack, fewer, 64, AT_T_1, temperature=1.0, seed=s) for s in SEEDS]
     harder = data / "evaluation" / "humaneval.jsonl"
     if harder.exists():
         card["evaluation"] = compared(stack, load_prompts(harder, EVALUATED), 64)
