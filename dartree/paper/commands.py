@@ -151,8 +151,17 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
 
 
 def _load(model: Model, placing: dict[str, Any]):
+    from dartree import memory, public
+    from dartree.checkpoints import parse_drafter_config
     from dartree.paper.run import load_model
+    from dartree.settings import TreeSettings
 
+    if model.drafter in public.DRAFTERS:  # said before anything is loaded
+        target, raw = public.DRAFTERS[model.drafter]
+        need = memory.estimate(
+            public.target_config(target), parse_drafter_config(raw), TreeSettings(), 4096
+        )
+        print(f"{model.name}, bfloat16, 4096 tokens: {memory.table(need)}", file=sys.stderr)
     stack = load_model(model, **placing)
     for part, source in stack.sources.items():
         print(f"{model.name} {part}: {source.name} @ {source.identity()}", file=sys.stderr)
