@@ -121,6 +121,8 @@ def draw_penalty_fit(ax: Axes, fits: Mapping[str, PenaltyFit], used: float) -> A
     ax.set_xlabel("penalty per level")
     ax.set_ylabel("log loss above its minimum (nats per node)")
     ax.set_ylim(-0.06 * (len(fits) + 1) * top, top)
+    ticks = ax.get_yticks()
+    ax.set_yticks(ticks[(ticks >= 0) & (ticks <= top)])  # below 0 there are bars, no losses
     ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 
@@ -135,7 +137,7 @@ def draw_accepted(
     _used(ax, used)
     ax.set_xlabel("penalty per level")
     ax.set_ylabel("accepted drafts per round")
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.08 * max(max(values) for values in series.values()))
     ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 

@@ -74,6 +74,14 @@ def test_nothing_counts_below_a_stop_token(measured):
         assert ended.ended[node] == (first in path[:-1])
     assert ended.ended.any() and not one.ended.any()
     assert len(calibration.collect([ended])) == (~ended.ended).sum()
+    p = dartree.verify(stop, ids, ended.tree).softmax(-1).numpy()
+    expected = 0.0
+    for node, path in enumerate(ended.tree.path_tokens(), start=1):
+        rows = ended.tree.parents[np.array(ended.tree.path(node)) - 1]
+        expected += float(np.prod(p[rows, list(path)])) * (first not in path[:-1])
+    found = calibration.accepted([ended], 16, 0.0)
+    assert found["T = 1"] == pytest.approx(expected, rel=1e-4)
+    assert found["T = 1"] < 0.999 * calibration.accepted([one], 16, 0.0)["T = 1"]
 
 
 @pytest.mark.parametrize("budget", [1, 5, 16])

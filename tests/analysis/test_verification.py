@@ -35,6 +35,12 @@ def test_one_forward_is_as_good_as_one_run_per_path(case):
     assert right < 1e-9 and len(wrong) == 2 and min(wrong) > 1e-3
 
 
+def test_on_a_chain_the_two_mistakes_are_none(case):
+    stack, ids, _ = case
+    chain = dartree.DraftTree.chain([5, 3, 8, 1], -np.arange(1.0, 5))
+    assert max(verification.differences(stack, ids, chain).values()) < 1e-9
+
+
 def test_the_compacted_cache_is_a_fresh_one(case):
     stack, ids, tree = case
     kept = verification.commit_round(stack, ids, tree)
