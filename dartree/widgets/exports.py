@@ -71,7 +71,7 @@ def command(stack: Stack, view: View) -> str:
     """Shell commands that draw this round again as a static figure, without a browser."""
     choice, s = view.choice, view.choice.settings
     values = {
-        "stack": stack.name, "method": choice.method, "round": choice.round, "width": s.width,
+        "stack": stack.name, "method": choice.method, "round_index": choice.round, "width": s.width,
         "candidates": s.candidates, "budget": s.budget, "depth_penalty": s.depth_penalty,
         "temperature": choice.temperature, "seed": choice.seed,
     }  # fmt: skip

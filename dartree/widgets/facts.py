@@ -78,7 +78,11 @@ def round_facts(view: View, costs: Costs | None = None) -> Facts:
         facts[0] = (facts[0][0], f"{committed}: the text ends here")
     if record.missing:
         facts.append(("why the bonus was not in the tree", record.missing))
-    time = "not measured yet" if costs is None else f"{round_ms(view, costs):.1f} ms"
+    time = (
+        "not measured yet"
+        if costs is None
+        else f"{round_ms(view, costs):.1f} ms (from a curve measured here)"
+    )
     return [*facts, ("predicted round time", time)]
 
 

@@ -161,7 +161,7 @@ def test_the_command_is_one_that_figures_accepts(session):
     assert job.notebook.name == explore.NOTEBOOK
     expected = {
         "prompt": choice.prompt,
-        "round": 2,
+        "round_index": 2,
         "method": "heap",
         "temperature": 0.5,
         "seed": 3,
