@@ -34,11 +34,11 @@ LAYERS = (
     ("stopping", "decode", "compiled"),
     ("api", "hf", "baselines"),
     ("",),  # the public names
-    ("compare", "bench"),
+    ("compare", "bench", "arguments"),
     ("analysis", "training", "paper", "datasets"),
     ("plots",),
     ("widgets", "gallery"),
-    ("reports", "doctor", "arguments", "explore", "stacks"),
+    ("reports", "doctor", "explore", "stacks"),
     ("cli",),
     ("__main__",),
 )
