@@ -2,7 +2,8 @@
 # Paths below are relative, so a folder with blanks in its name is fine.
 #
 #   make setup [PYTHON=python3.12] [TORCH=cpu|cuda]
-#   make run [QUICK=1]     make test     make test-long     make test-compat     make lint     make lab
+#   make run [QUICK=1]     make lab     make lint
+#   make test     make test-long     make test-browser     make test-compat     make test-matrix
 
 PYTHON ?= python3
 TORCH ?=
@@ -23,7 +24,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PIP_USER PIP_TARGET PIP_PREFIX
 export PIP_REQUIRE_VIRTUALENV := 0
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-long test-compat lint lab clean
+.PHONY: help setup run test test-long test-browser test-compat test-matrix lint lab clean
 
 help:
 	@sed -n 's/^#   *//p' Makefile
@@ -84,6 +85,9 @@ $(COMPAT_STAMP): requirements.lock pyproject.toml Makefile
 
 test-compat: $(COMPAT_STAMP)
 	@$(COMPAT_PY) -m pytest
+
+# Both ends of the supported range: the locked transformers (the newest) and the oldest.
+test-matrix: test test-compat
 
 lint: setup
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .

@@ -37,8 +37,8 @@ LAYERS = (
     ("compare", "bench", "arguments"),
     ("analysis", "training", "paper", "datasets"),
     ("plots",),
-    ("widgets", "gallery"),
-    ("reports", "doctor", "explore", "stacks"),
+    ("gallery", "explore", "widgets"),
+    ("reports", "doctor", "stacks"),
     ("cli",),
     ("__main__",),
 )

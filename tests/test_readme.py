@@ -16,6 +16,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.M | re.S)
 LINES = [line for kind, body in BLOCKS if kind == "" for line in body.splitlines() if line]
 COMMANDS = [line for line in LINES if re.match(r"dartree [a-z]", line)]
+PAPER = [line for line in LINES if ".venv/bin/dartree " in line]
 LOCAL = [line for line in COMMANDS if "--target" not in line]
 
 
@@ -31,6 +32,11 @@ def test_commands(line, capsys):
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if "--target" in line])
 def test_commands_that_need_a_download_are_understood(line):
+    build_parser().parse_args(shlex.split(line)[1:])
+
+
+@pytest.mark.parametrize("line", PAPER)
+def test_the_paper_s_grid_is_understood(line):
     build_parser().parse_args(shlex.split(line)[1:])
 
 

@@ -15,7 +15,7 @@ from dartree.training import common
 # head -> name of the run's folder, log and state
 NAMES = {"domino": "drafter", "none": "dflash", "markov": "dspark"}
 # Steps of the bundled drafters; the Markov head starts from the Domino drafter's body (--init).
-STEPS = {"domino": 1108, "none": 1108, "markov": 481}
+STEPS = {"domino": 2216, "none": 2216, "markov": 481}
 # Of the eight layers of the target the default rule would read 1 to 5; the sixth is the last whose
 # output is not yet the prediction itself.
 SHAPE = {
