@@ -8,7 +8,6 @@ import json
 import shlex
 from collections.abc import Callable
 
-from dartree.explore import NOTEBOOK
 from dartree.plots.labels import Decode, token_label
 from dartree.plots.style import BONUS
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
@@ -16,6 +15,7 @@ from dartree.stack import Stack
 from dartree.widgets.session import PRUNED, Session, View
 from dartree.widgets.svg import COLORS, tree_svg
 
+NOTEBOOK = "11_explorer.ipynb"  # takes the same settings as parameters
 _SHAPES = {ACCEPTED: "ellipse", WALKED_PAST: "box", UNREACHED: "hexagon", PRUNED: "plaintext"}
 
 
