@@ -166,6 +166,7 @@ def keep_tuned(path: Path, card: dict) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=32, help="prompts a domain (default 32)")
+    parser.add_argument("--only", metavar="STACK", help="one stack of the two")
     parser.add_argument("--data", type=Path, help="data folder (default: data/ beside the runs)")
     parser.add_argument("--text-only", action="store_true", help="card.md anew from card.json")
 
@@ -176,7 +177,10 @@ def run(args: argparse.Namespace) -> None:
     if not (data / "stacks").is_dir():
         raise ValueError(f"{data} holds no stacks; run `dartree train stack` first")
     os.environ["DARTREE_DATA"] = str(data)
-    for name in (args.preset, f"{args.preset}-dspark"):
+    names = (args.preset, f"{args.preset}-dspark")
+    if args.only not in (None, *names):
+        raise ValueError(f"only is {args.only!r}; it must be one of {', '.join(names)}")
+    for name in [args.only] if args.only else names:
         place = data / "stacks" / name
         if not args.text_only:
             held = list(common.read_jsonl(folder / "corpus" / "held.jsonl"))
