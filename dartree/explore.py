@@ -8,8 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from dartree.reports import PROJECT
-
+PROJECT = Path(__file__).resolve().parent.parent
 NOTEBOOK = "11_explorer.ipynb"
 
 
