@@ -68,7 +68,16 @@ run: setup
 	@$(PY) -m dartree figures $(if $(filter-out 0,$(QUICK)),--quick)
 
 test: setup
+	@echo "the explorers' tests are left out here: make test-browser (it needs chromium)"
 	@$(PY) -m pytest
+
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+# Installs Playwright's client and, in CI, Debian's chromium; elsewhere it is skipped in one line.
+test-browser: setup
+	@$(PY) -c 'import playwright' 2>/dev/null || $(PIP) install 'playwright==1.65.2'
+	@command -v $(BROWSERS) >/dev/null || [ "$$CI" != true ] || \
+	  { apt-get update -q && apt-get install -q -y --no-install-recommends chromium; }
+	@$(PY) -m pytest -m browser -rs tests/browser
 
 test-long: setup
 	@$(PY) -m pytest -m long

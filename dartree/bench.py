@@ -23,6 +23,7 @@ from dartree.compare import (
     compare,
     machine,
     ms_per_round,
+    number,
     prompt_of,
     text_table,
     versions,
@@ -155,7 +156,7 @@ def _swept(method: str, runs: list[list[Generation]]) -> dict[str, Any]:
         "head_calls_per_round": sum(g.head_calls for g in first) / rounds,
         "stage_ms": dict(zip(STAGES, middle, strict=False)),
         "ms_per_round": [middle[-1], min(total), max(total)],
-        "tokens_per_second": 1000 * tokens / rounds / middle[-1],
+        "tokens_per_second": 1000 * tokens / rounds / middle[-1] if middle[-1] else None,
     }  # fmt: skip
 
 
@@ -259,7 +260,7 @@ def format_sweep(result: dict[str, Any]) -> str:
         middle, low, high = r["ms_per_round"]
         rows.append((
             str(r["value"]), r["method"], f"{r['tau']:.2f}", f"{r['nodes_per_round']:.1f}",
-            f"{r['tokens_per_second']:.0f}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}",
+            number(r["tokens_per_second"], 0), f"{middle:.2f}", f"{low:.2f}-{high:.2f}",
             *(f"{r['stage_ms'][s]:.2f}" for s in STAGES),
         ))  # fmt: skip
     return text_table(rows)

@@ -1,4 +1,4 @@
-"""The console script: generate, compare, bench, figures, train, paper, stacks, doctor."""
+"""The console script: one parser and one handler for each command."""
 
 from __future__ import annotations
 
@@ -111,6 +111,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     reports.add_arguments(figures)
     figures.set_defaults(handler=reports.run)
+
+    explore = commands.add_parser("explore", help="open the explorer's notebook in JupyterLab")
+    from dartree import explore as explorer
+
+    explorer.add_arguments(explore)
+    explore.set_defaults(handler=explorer.run)
 
     from dartree.training import commands as training
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CONDA_NAMES = {"pytorch": "torch"}
 # Extras that `make setup` does not install: nothing of the tests or the notebooks needs them.
-NOT_LOCKED = ("paper",)
+NOT_LOCKED = ("paper", "browser")
 
 
 def project() -> dict:
@@ -107,7 +107,7 @@ def test_imports_are_locked(folder):
     wanted = {distributions.get(name, name) for name in imported(ROOT / folder) - ours}
     extras = project()["project"]["optional-dependencies"]
     optional = {Requirement(text).name for name in NOT_LOCKED for text in extras[name]}
-    known = set(lock("3.10")) | {"tomli"} | (optional if folder == "dartree" else set())
+    known = set(lock("3.10")) | {"tomli"} | optional
     assert {canonicalize_name(name) for name in wanted} <= known
 
 

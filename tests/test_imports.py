@@ -27,6 +27,7 @@ LAYERS = (
         "hub",
         "memory",
         "public",
+        "spread",
     ),
     ("supertree",),
     ("proposers",),
