@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import posixpath
 import re
 import warnings
 from collections.abc import Sequence
@@ -245,7 +246,7 @@ def load_stack(
         raise ValueError(f"stack must be one of {', '.join(bundled_stacks())}, got {name!r}.")
     folder = data_dir() / "stacks" / name
     card = read_json(folder / "stack.json")
-    labels = {p: f"{name}/{card[p]}" for p in STACK_PARTS if p in card}
+    labels = {p: posixpath.normpath(f"{name}/{card[p]}") for p in STACK_PARTS if p in card}
     sources = {part: Source(label, folder / card[part]) for part, label in labels.items()}
     stack = _assemble(name, sources, labels, placing)
     stack.settings = TreeSettings(**card.get("settings", {}))
