@@ -13,6 +13,7 @@ from transformers.generation import logits_process as lp
 
 import dartree
 from dartree import acceptance, decode
+from dartree.drafter import DFlashDrafter
 from tests.reference import causal_logits, prompt, random_stack
 from tests.table import table_stack
 
@@ -195,7 +196,7 @@ def remembered(stack, method, monkeypatch):
     """
     context, drafts, trees = SimpleNamespace(features=None), {}, {}
     context.absorb = lambda features: setattr(context, "features", features)
-    whole, proposer = decode.DrafterCache, decode.PROPOSERS[method]
+    whole, proposer = DFlashDrafter.new_cache, decode.PROPOSERS[method]
     draft_block = decode.draft_block
 
     def draft(pairing, _, anchor):
@@ -210,7 +211,7 @@ def remembered(stack, method, monkeypatch):
             trees[block.anchor] = proposer(block, *rest)
         return trees[block.anchor]
 
-    monkeypatch.setattr(decode, "DrafterCache", lambda drafter: context)
+    monkeypatch.setattr(DFlashDrafter, "new_cache", lambda drafter: context)
     monkeypatch.setattr(decode, "draft_block", draft)
     monkeypatch.setitem(decode.PROPOSERS, method, propose)
     return replace(stack, main=replace(stack.main, target=Remembered(stack.target)))

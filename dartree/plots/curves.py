@@ -81,7 +81,7 @@ def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) ->
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
     ax.set_ylabel("milliseconds of a round")
-    ax.legend(fontsize=8)
+    ax.legend(fontsize=8, frameon=True, framealpha=0.9, edgecolor="none")
     return ax
 
 
@@ -93,8 +93,8 @@ def draw_tau_sweep(ax: Axes, result: Mapping[str, Any]) -> Axes:
                 marker=look.marker, ls=look.dash, ms=5, lw=1.4, label=method)  # fmt: skip
     ax.set_xlabel(result["parameter"].replace("_", " "))
     ax.set_ylabel("tau: tokens committed per round")
-    ax.set_ylim(bottom=0)
-    ax.legend()
+    ax.set_ylim(0, 1.12 * max(row["tau"] for row in result["rows"]))
+    ax.legend(loc="lower right")
     return ax
 
 

@@ -74,6 +74,7 @@ def draw_lengths(ax: Axes, method: str, accepted: Sequence[Sequence[int]], draft
                 xytext=(-2, -2), textcoords="offset points", ha="right", va="top",
                 size=9)  # fmt: skip
     ax.set_title(f"{method} ({len(lengths)} rounds)")
+    ax.margins(y=0.18)  # room for the note
     ax.set_xlabel("accepted drafts")
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -140,6 +141,6 @@ def draw_lines(
     ax.set_xscale("log", base=2)
     ax.set_xticks(xs, [f"{x:g}" for x in xs])
     ax.minorticks_off()
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.08 * max(max(values) for values in lines.values()))
     ax.legend()
     return ax
