@@ -157,34 +157,45 @@ def check_figures(out: Path, path: Path) -> list[Path]:
     return pictures
 
 
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory):
+    """Folder of a notebook's figures at its small limits; each notebook is run once."""
+    done: dict[str, Path] = {}
+
+    def run(path: Path) -> Path:
+        if path.name not in done:
+            done[path.name] = tmp_path_factory.mktemp(path.stem)
+            figures(done[path.name], "--only", path.name[:2])
+        return done[path.name]
+
+    return run
+
+
 @each
-def test_runs(path, tmp_path, capfd):
+def test_runs(path, quick_run):
     """Every notebook at its small limits, without a warning."""
-    figures(tmp_path, "--only", path.name[:2])
-    check_figures(tmp_path, path)
-    assert "1 of 1 notebooks ran" in capfd.readouterr().out
-    executed = nbformat.read(tmp_path / "notebooks" / path.name, 4)
+    out = quick_run(path)
+    check_figures(out, path)
+    executed = nbformat.read(out / "notebooks" / path.name, 4)
+    assert not {"widgets", "papermill"} & set(executed.metadata)
     for cell in executed.cells:
         for output in cell.get("outputs", []):
             assert output.get("name") != "stderr", "a warning: " + output.get("text", "")
 
 
-def test_the_comparison_of_the_quickstart_is_lossless(tmp_path, capfd):
-    figures(tmp_path, "--only", "00", "-p", "limit", "1", "-p", "max_new_tokens", "16")
-    assert "dartree-fixed" in capfd.readouterr().out
-    text = (tmp_path / "00_quickstart" / "comparison.json").read_text(encoding="utf-8")
-    assert all(entry["lossless"] for entry in json.loads(text)["methods"])
+def test_the_comparison_of_the_quickstart_is_lossless(quick_run):
+    path = quick_run(NOTEBOOKS[0]) / "00_quickstart" / "comparison.json"
+    entries = json.loads(path.read_text(encoding="utf-8"))["methods"]
+    assert len(entries) == 8 and all(entry["lossless"] for entry in entries)
 
 
-def test_other_parameters_give_other_sidecars(tmp_path):
-    taus = []
-    for budget in ("4", "32"):
-        out = tmp_path / budget
-        figures(out, "--only", "00", "-p", "limit", "1", "-p", "budget", budget)
-        sidecar = json.loads((out / "00_quickstart" / "tau.json").read_text(encoding="utf-8"))
-        assert sidecar["parameters"]["budget"] == int(budget)
-        taus.append(sidecar["data"])
-    assert taus[0] != taus[1]
+def test_other_parameters_give_other_sidecars(quick_run, tmp_path, capfd):
+    figures(tmp_path, "--only", "00", "-p", "limit", "1", "-p", "budget", "4")
+    assert "dartree-fixed" in capfd.readouterr().out, "the comparison is printed"
+    outs = (quick_run(NOTEBOOKS[0]), tmp_path)
+    one, two = (json.loads((out / "00_quickstart/tau.json").read_text()) for out in outs)
+    assert (one["parameters"]["budget"], two["parameters"]["budget"]) == (64, 4)
+    assert one["data"] != two["data"]
 
 
 @each

@@ -38,7 +38,8 @@ def test_survival_leaves_the_last_round_out(ax):
 def test_lengths_are_shares_of_rounds(ax):
     plots.draw_lengths(ax, "dartree", RUNS["dartree"], 4)
     assert [bar.get_height() for bar in ax.patches] == [0, 0, 0, 0, 1]
-    assert "block's end: 100%" in texts(ax) and "2 rounds" in ax.get_title()
+    title = ax.get_title() + ax.get_title(loc="left")
+    assert "block's end: 100%" in texts(ax) and "2 rounds" in title
 
 
 def test_groups_name_every_bar(ax):
