@@ -19,15 +19,15 @@ from dartree.compare import machine, versions
 from dartree.records import write_atomically
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "benchmarks"
-BENCH = "dartree bench --limit 4"
+BENCH = "dartree bench --limit 2"
 RUNS = {
     "paper": ("All methods at the paper's settings", f"{BENCH} --memory"),
     "tuned": ("Each method at the settings that were fastest for it", f"{BENCH} --tuned"),
     "compiled": ("Targets through torch.compile", f"{BENCH} --repeats 3 --tuned --compile "
                  "--methods dflash,domino,ddtree,dartree"),
-    "sampled-0": ("T = 1, seed 0", "dartree bench --limit 2 --repeats 3 --temperature 1 --seed 0"),
-    "sampled-1": ("T = 1, seed 1", "dartree bench --limit 2 --repeats 3 --temperature 1 --seed 1"),
-    "sampled-2": ("T = 1, seed 2", "dartree bench --limit 2 --repeats 3 --temperature 1 --seed 2"),
+    "sampled-0": ("T = 1, seed 0", "dartree bench --limit 1 --repeats 1 --temperature 1 --seed 0"),
+    "sampled-1": ("T = 1, seed 1", "dartree bench --limit 1 --repeats 1 --temperature 1 --seed 1"),
+    "sampled-2": ("T = 1, seed 2", "dartree bench --limit 1 --repeats 1 --temperature 1 --seed 2"),
     "sweeps": ("How the cost of a round grows", "dartree bench --limit 1 --repeats 3 "
                "--max-new-tokens 48 --sweep budget --sweep width --sweep candidates "
                "--sweep prefix --sweep threads"),

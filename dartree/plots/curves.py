@@ -79,9 +79,11 @@ def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) ->
     ticks = sorted({row["value"] for row in result["rows"]})
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.minorticks_off()
-    ax.set_ylim(bottom=0)
+    # Panels may share the axis: what a panel beside this one needs is kept.
+    slowest = max(row["ms_per_round"][2] for row in result["rows"])
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * slowest))
     ax.set_ylabel("milliseconds of a round")
-    ax.legend(fontsize=8, frameon=True, framealpha=0.9, edgecolor="none")
+    ax.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return ax
 
 
