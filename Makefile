@@ -82,6 +82,9 @@ test-browser: setup
 	  echo "chromium cannot be installed here: the explorers' tests are skipped"
 	@$(PY) -m pytest -m browser -rs tests/browser
 
+test-long: setup
+	@$(PY) -m pytest -m long
+
 # The oldest transformers that is supported, in an environment of its own.
 $(COMPAT_STAMP): requirements.lock pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-compat
