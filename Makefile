@@ -78,7 +78,7 @@ test-browser: setup
 	@$(PY) -c 'import playwright' 2>/dev/null || $(PIP) install -q 'playwright==1.65.2' || \
 	  echo "playwright cannot be installed here: the explorers' tests are skipped"
 	@command -v $(BROWSERS) >/dev/null || [ "$$CI" != true ] || \
-	  { apt-get update -q && apt-get install -q -y --no-install-recommends chromium; } || \
+	  { timeout 60 apt-get update -q && timeout 180 apt-get install -q -y --no-install-recommends chromium; } || \
 	  echo "chromium cannot be installed here: the explorers' tests are skipped"
 	@$(PY) -m pytest -m browser -rs tests/browser
 
