@@ -29,10 +29,7 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
     the line where a row is unusable.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"prompts file {path} cannot be read: {error}.") from None
+    lines = read_lines(path)
     rows, seen = [], {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -46,11 +43,24 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
     return rows
 
 
-def _prompt_row(line: str, where: str) -> dict[str, Any]:
+def read_lines(path: Path) -> list[str]:
+    """Lines of a prompts file; ValueError where it cannot be read."""
     try:
-        row = json.loads(line)
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"prompts file {path} cannot be read: {error}.") from None
+
+
+def parse_json(line: str, where: str) -> Any:
+    """The value of one line; ValueError that begins with ``where`` if it is not JSON."""
+    try:
+        return json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}.") from None
+
+
+def _prompt_row(line: str, where: str) -> dict[str, Any]:
+    row = parse_json(line, where)
     texts = isinstance(row, dict) and all(isinstance(row.get(n), str) for n in ("id", "domain"))
     if not texts:
         raise ValueError(f"{where} must be an object with the texts 'id' and 'domain'.")

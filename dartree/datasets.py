@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dartree.compare import parse_json, read_lines
 from dartree.records import write_atomically
 from dartree.settings import first_line, positive_int
 
@@ -154,12 +155,10 @@ def read_rows(path: Path, name: str) -> list[Row]:
     list of user texts). For a name of DATASETS its lines may also be rows of that public set,
     complete and in their own order.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"prompts file {path} cannot be read: {error}.") from None
     objects = [
-        _object(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()
+        _object(line, f"{path}, line {n}")
+        for n, line in enumerate(read_lines(path), 1)
+        if line.strip()
     ]
     if not objects:
         raise ValueError(f"prompts file {path} holds no prompts.")
@@ -174,10 +173,7 @@ def read_rows(path: Path, name: str) -> list[Row]:
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {error}.") from None
+    row = parse_json(line, where)
     if not isinstance(row, dict):
         raise ValueError(f"{where} must be a JSON object.")
     return row

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 
 from dartree.analysis import metrics
+from dartree.analysis.anchors import Anchor
+from dartree.analysis.anchors import anchors as anchors  # a part of what this module offers
 from dartree.api import draft, verify
-from dartree.decode import generate
 from dartree.drafter import Block
 from dartree.heads import Head, NoCorrection
 from dartree.proposers import greedy_chain
 from dartree.pruning import top_b_nodes
 from dartree.settings import TreeSettings, check_settings, penalty, positive_int
-from dartree.stack import Prompt, Stack
+from dartree.stack import Stack
 from dartree.supertree import expand
 from dartree.tree import DraftTree, Supertree
 
@@ -105,27 +106,6 @@ class Nodes:
         """The denominators in words."""
         rounds, prompts = len(np.unique(self.round)), len(np.unique(self.prompt))
         return f"{len(self)} nodes, {rounds} rounds, {prompts} prompts"
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """A place in a text: ``ids`` up to and including the anchor token, ``prompt`` its number."""
-
-    prompt: int
-    ids: list[int]
-
-
-def anchors(
-    stack: Stack, prompts: Sequence[Prompt], every: int = 12, max_new_tokens: int = 96
-) -> list[Anchor]:
-    """Every ``every``-th token of the target's greedy answers, from the first one on."""
-    every, found = positive_int("every", every), []
-    for number, prompt in enumerate(prompts):
-        start = stack.encode(prompt)
-        answer = generate(stack, start, method="ar", max_new_tokens=max_new_tokens).token_ids
-        for cut in range(1, len(answer), every):
-            found.append(Anchor(number, [*start, *answer[:cut]]))
-    return found
 
 
 def measure(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dartree.analysis.anchors import anchors
 from dartree.api import corrected_logits, draft, verify
-from dartree.decode import generate
 from dartree.proposers import greedy_chain
 from dartree.stack import Prompt, Stack
 from dartree.tree import DraftTree
@@ -55,14 +55,11 @@ def measure(
     the target's own tokens as the past, so errors do not pile up.
     """
     rows: dict[str, list[tuple]] = {"marginals": [], "corrected": []}
-    for prompt in prompts:
-        start = stack.encode(prompt)
-        answer = generate(stack, start, method="ar", max_new_tokens=max_new_tokens).token_ids
-        for cut in range(1, len(answer), every):
-            ids, rest = [*start, *answer[:cut]], answer[cut:]
-            target = _conditionals(stack, ids, rest)
-            for name, values in rows.items():
-                values.append(_row(stack, ids, rest, target, corrected=name == "corrected"))
+    for place in anchors(stack, prompts, every, max_new_tokens):
+        ids, rest = place.ids, place.rest
+        target = _conditionals(stack, ids, rest)
+        for name, values in rows.items():
+            values.append(_row(stack, ids, rest, target, corrected=name == "corrected"))
     return {name: _gap(values) for name, values in rows.items()}
 
 

@@ -2,6 +2,7 @@
 
 import heapq
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from dartree.records import RoundRecord
@@ -15,6 +16,14 @@ WORDS = [
 
 def decode(token):
     return WORDS[token]
+
+
+def drawn(draw, size, *arguments, **options):
+    """The Axes that ``draw`` gives back, on a figure of ``size`` that has been rendered."""
+    fig, ax = plt.subplots(figsize=size)
+    assert draw(ax, *arguments, **options) is ax
+    fig.canvas.draw()
+    return ax
 
 
 def make_tree(nodes=64, depth=15, seed=0, fan=8) -> DraftTree:

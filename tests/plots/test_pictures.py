@@ -1,10 +1,7 @@
 """Trees, rounds and bars: what is in the picture, and that nothing warns."""
 
 import html.parser
-import warnings
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -14,25 +11,9 @@ from dartree.plots.layout import child_lists, pack_rows
 from dartree.plots.style import METHOD_LOOKS
 from dartree.settings import METHODS
 from dartree.tree import DraftTree
-from tests.plots.records import WORDS, decode, make_record, make_result, make_tree
+from tests.plots.records import WORDS, decode, drawn, make_record, make_result, make_tree
 
-matplotlib.use("agg")
-
-
-@pytest.fixture(autouse=True)
-def strict():
-    """Warnings are errors while drawing, and every figure is closed afterwards."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-    plt.close("all")
-
-
-def drawn(draw, size, *arguments, **options):
-    fig, ax = plt.subplots(figsize=size)
-    assert draw(ax, *arguments, **options) is ax
-    fig.canvas.draw()
-    return ax
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def texts(ax):

@@ -1,0 +1,38 @@
+"""Places along the target's own answers at which rounds are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dartree.decode import generate
+from dartree.settings import positive_int
+from dartree.stack import Prompt, Stack
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A place in a text.
+
+    prompt
+        Number of the prompt.
+    ids, rest
+        Tokens up to and including the anchor, and the answer's tokens after it.
+    """
+
+    prompt: int
+    ids: list[int]
+    rest: list[int]
+
+
+def anchors(
+    stack: Stack, prompts: Sequence[Prompt], every: int = 12, max_new_tokens: int = 96
+) -> list[Anchor]:
+    """Every ``every``-th token of the target's greedy answers, from the first one on."""
+    every, found = positive_int("every", every), []
+    for number, prompt in enumerate(prompts):
+        start = stack.encode(prompt)
+        answer = generate(stack, start, method="ar", max_new_tokens=max_new_tokens).token_ids
+        for cut in range(1, len(answer), every):
+            found.append(Anchor(number, [*start, *answer[:cut]], answer[cut:]))
+    return found
