@@ -21,6 +21,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).resolve().parent.parent
 PINNED = {"torch": "2.13.0", "transformers": "5.24.0"}  # what the project is tested on
+PINNED["soupsieve"] = "2.10"  # later ones need a newer 3.11 than Debian 12 has (3.11.2)
 # Brought in by the Linux build of torch from PyPI, which names their exact versions itself.
 TORCH_OWN = re.compile(r"^(nvidia-|cuda-|triton$|intel-|mkl$|tbb$)")
 NOT_ON_WINDOWS = {"pexpect", "ptyprocess"}
