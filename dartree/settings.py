@@ -22,6 +22,14 @@ added_methods: list[str] = []  # names given to proposers.add_method
 # Counts above this are typing errors, and would overflow where tensors are indexed.
 LARGEST = 2**31 - 1
 
+# Above these a tree would take many gigabytes in a single step.
+MOST_ROWS = 2**17  # nodes at one depth of a supertree
+MOST_SCORES = 2**26  # scores at one depth: rows times K, or times V
+MOST_NODES = 2**13  # nodes that are verified; mask and logits grow with them
+
+MOST_PENALTY = 1e9  # sums of larger ones could overflow
+LEAST_SCORE_TEMPERATURE = 1e-6  # logits over smaller ones could overflow
+
 NORMALISERS = ("candidates", "vocabulary")
 
 
@@ -67,6 +75,8 @@ def penalty(value: Any) -> float:
             f"depth_penalty must be a finite number of at least 0, got {value!r}: with a bonus a "
             "node can outrank its own parent, and the best nodes need not form a tree."
         )
+    if number is not None and MOST_PENALTY < number < math.inf:
+        raise ValueError(f"depth_penalty must be at most {MOST_PENALTY:g}, got {value!r}.")
     return non_negative("depth_penalty", value)
 
 
@@ -89,7 +99,7 @@ def fraction(name: str, value: Any) -> float:
 def check_method(method: str) -> str:
     """Return ``method`` if it is one of METHODS or was added, else raise ValueError."""
     known = (*METHODS, *added_methods)
-    if method not in known:
+    if not isinstance(method, str) or method not in known:
         raise ValueError(f"method must be one of {', '.join(known)}, got {method!r}.")
     return method
 
@@ -131,8 +141,9 @@ class TreeSettings:
         Head logits are divided by it before they are normalised; set to the sampling
         temperature, the tree is built for what will be sampled. Any value is lossless.
 
-    Values above what a stack can give (K > V, B > supertree, depth > draft positions) are
-    legal and clamped where they are used. Raises ValueError for anything below its minimum.
+    Values above what a stack can give (K > V, W > rows x K, B > supertree, depth > draft
+    positions) are legal and clamped where they are used. Raises ValueError for anything below its
+    minimum; :meth:`clamped` also for a supertree too large to be scored.
     """
 
     width: int = 12
@@ -150,6 +161,11 @@ class TreeSettings:
         object.__setattr__(
             self, "score_temperature", positive("score_temperature", self.score_temperature)
         )
+        if self.score_temperature < LEAST_SCORE_TEMPERATURE:
+            raise ValueError(
+                f"score_temperature must be at least {LEAST_SCORE_TEMPERATURE:g}, got "
+                f"{self.score_temperature!r}."
+            )
         if self.depth is not None:
             object.__setattr__(self, "depth", positive_int("depth", self.depth))
         if self.normalise not in NORMALISERS:
@@ -158,12 +174,33 @@ class TreeSettings:
             )
 
     def clamped(self, drafts: int, vocabulary: int) -> TreeSettings:
-        """The values really used on a drafter with ``drafts`` positions and V ``vocabulary``."""
-        return replace(
+        """The values really used on a drafter with ``drafts`` positions and V ``vocabulary``.
+
+        Raises ValueError, before anything is allocated, where W and K together ask for more than
+        MOST_ROWS nodes or MOST_SCORES scores at a depth.
+        """
+        used = replace(
             self,
             candidates=min(self.candidates, vocabulary),
             depth=drafts if self.depth is None else min(self.depth, drafts),
         )
+        k, sizes = used.candidates, used.level_sizes()
+        each = k if self.normalise == "candidates" else vocabulary
+        scores = each * max([1, *sizes[:-1]])
+        if max(sizes) > MOST_ROWS or scores > MOST_SCORES:
+            raise ValueError(
+                f"width must be smaller, got {self.width}: with {k} candidates a depth of the "
+                f"supertree would hold {max(sizes)} nodes (at most {MOST_ROWS}) and take {scores} "
+                f"scores (at most {MOST_SCORES})."
+            )
+        return used
+
+    def level_sizes(self) -> list[int]:
+        """Nodes at each depth of the supertree, of settings that are :meth:`clamped`."""
+        sizes = [1]
+        for _ in range(self.depth):
+            sizes.append(min(self.width, sizes[-1] * self.candidates))
+        return sizes[1:]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dict of all fields, for JSON."""
@@ -175,3 +212,25 @@ def check_settings(settings: Any) -> TreeSettings:
     if not isinstance(settings, TreeSettings):
         raise ValueError(f"settings must be TreeSettings, got {type(settings).__name__}.")
     return settings
+
+
+# Trees that grow until B is spent, whatever W is.
+_BY_BUDGET_ALONE = ("ddtree", "domino-ddtree", "heap", "dartree-fixed")
+
+
+def check_budget(method: str, used: TreeSettings, vocabulary: int) -> None:
+    """ValueError where ``method`` would verify more than MOST_NODES nodes.
+
+    ``used``: clamped settings. `dartree` cannot verify more than its supertree holds.
+    """
+    if method in _BY_BUDGET_ALONE:
+        k = min(used.budget, vocabulary) if "ddtree" in method else used.candidates
+        used = replace(used, width=used.budget, candidates=k)
+    elif method != "dartree":
+        return
+    nodes = min(used.budget, sum(used.level_sizes()))
+    if nodes > MOST_NODES:
+        raise ValueError(
+            f"budget must be at most {MOST_NODES}, got {used.budget}: {method} would verify "
+            f"{nodes} nodes at once."
+        )

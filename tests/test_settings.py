@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dartree.settings import METHODS, TreeSettings, check_method
+from dartree.settings import METHODS, TreeSettings, check_budget, check_method
 
 
 @pytest.mark.parametrize("name", ["width", "candidates", "budget", "depth"])
@@ -14,7 +14,7 @@ def test_counts(name, value):
         TreeSettings(**{name: value})
 
 
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.2", None])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.2", None, 1e308])
 def test_penalty(value):
     with pytest.raises(ValueError, match="depth_penalty"):
         TreeSettings(depth_penalty=value)
@@ -26,11 +26,18 @@ def test_score_temperature(value):
         TreeSettings(score_temperature=value)
 
 
+def test_a_score_temperature_that_overflows():
+    with pytest.raises(ValueError, match="score_temperature must be at least 1e-06, got 1e-40"):
+        TreeSettings(score_temperature=1e-40)
+
+
 def test_normaliser_and_method():
     with pytest.raises(ValueError, match="normalise must be one of candidates, vocabulary"):
         TreeSettings(normalise="none")
     with pytest.raises(ValueError, match="got 'DARTree'"):
         check_method("DARTree")
+    with pytest.raises(ValueError, match="method must be one of"):
+        check_method(["ar"])
     assert [check_method(m) for m in METHODS] == list(METHODS)
 
 
@@ -39,3 +46,36 @@ def test_clamping():
     assert (used.width, used.candidates, used.budget, used.depth) == (500, 97, 500, 16)
     assert TreeSettings(depth=99).clamped(16, 97).depth == 16
     assert TreeSettings(depth=3).clamped(16, 97).depth == 3
+
+
+HUGE = 2**31 - 1
+
+
+def test_what_cannot_be_reached_is_legal_however_large():
+    used = TreeSettings(HUGE, candidates=2, budget=HUGE, depth=4).clamped(16, 97)
+    assert used.level_sizes() == [2, 4, 8, 16]
+    for method in METHODS:
+        if "ddtree" not in method:  # their K is B
+            check_budget(method, used, 97)
+    check_budget("dartree", TreeSettings(budget=HUGE).clamped(16, 97), 97)
+    assert TreeSettings(candidates=HUGE).clamped(16, 97).candidates == 97
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(width=HUGE),
+        dict(width=200_000, candidates=HUGE),
+        dict(width=20_000, candidates=5, normalise="vocabulary"),
+    ],
+)
+def test_a_supertree_that_cannot_be_scored(settings):
+    with pytest.raises(ValueError, match="width must be smaller, got .*at most"):
+        TreeSettings(**settings).clamped(drafts=16, vocabulary=16_384)
+
+
+@pytest.mark.parametrize("method", ["ddtree", "domino-ddtree", "heap", "dartree-fixed", "dartree"])
+def test_a_tree_that_cannot_be_verified(method):
+    used = TreeSettings(width=10_000, budget=8193).clamped(16, 16_384)
+    with pytest.raises(ValueError, match=f"at most 8192, got 8193: {method} would verify 8193"):
+        check_budget(method, used, 16_384)
