@@ -5,7 +5,6 @@ are thin. Each factory builds its controls and its picture together and returns 
 cell that runs again has one set of observers, not two.
 """
 
-from dartree.widgets.costs import Costs, measure_costs
 from dartree.widgets.explorer import Explorer, explore
 from dartree.widgets.session import Calls, Choice, Session, View
 from dartree.widgets.stepper import Stepper, step
@@ -15,14 +14,12 @@ from dartree.widgets.whatif import WhatIf, what_if
 __all__ = [
     "Calls",
     "Choice",
-    "Costs",
     "Explorer",
     "Session",
     "Stepper",
     "View",
     "WhatIf",
     "explore",
-    "measure_costs",
     "step",
     "tree_svg",
     "what_if",

@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as w
 
+from dartree.analysis.cost import RoundCost, measure_briefly
 from dartree.plots.labels import token_label
 from dartree.settings import METHODS, TreeSettings, check_settings
 from dartree.stack import Prompt, Stack
@@ -22,7 +23,6 @@ from dartree.widgets.controls import (
     menu,
     slider,
 )
-from dartree.widgets.costs import Costs, measure_costs
 from dartree.widgets.exports import EXPORTS, download_html
 from dartree.widgets.session import Calls, Choice, Session, View
 from dartree.widgets.svg import tree_svg
@@ -43,7 +43,7 @@ class Explorer(w.VBox):
         seed: int = 0,
         prompts: Sequence[dict[str, Any]] | None = None,
         max_new_tokens: int = 64,
-        costs: Costs | None = None,
+        costs: RoundCost | None = None,
     ) -> None:
         settings = check_settings(stack.settings if settings is None else settings)
         self.session = Session(stack, max_new_tokens)
@@ -196,7 +196,7 @@ class Explorer(w.VBox):
     def _measure(self, _: Any) -> None:
         self.measure.disabled = True
         with self.message.errors():
-            self.costs = measure_costs(self.session.stack, self.choice().prompt)
+            self.costs = measure_briefly(self.session.stack, self.choice().prompt)
             self._show_numbers()
             self.measure.layout.display = "none"
         self.measure.disabled = False
@@ -207,6 +207,6 @@ def explore(stack: Stack, **options: Any) -> Explorer:
 
     Options: prompt, round, method, settings, temperature and seed to begin with; ``prompts`` for
     the menu (rows of a prompts file), ``max_new_tokens`` of the text, and ``costs`` of
-    :func:`measure_costs`, without which a button measures them.
+    :func:`dartree.analysis.cost.measure`, without which a button measures them.
     """
     return Explorer(stack, **options)

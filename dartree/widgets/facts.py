@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dartree.analysis.cost import RoundCost
 from dartree.decode import used_settings
 from dartree.plots.labels import Decode, token_label
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
-from dartree.widgets.costs import Costs
 from dartree.widgets.session import Calls, View
 
 Facts = list[tuple[str, str]]
@@ -64,7 +64,7 @@ def ghost_facts(view: View, decode: Decode) -> Facts:
     ]
 
 
-def round_facts(view: View, costs: Costs | None = None) -> Facts:
+def round_facts(view: View, costs: RoundCost | None = None) -> Facts:
     """The numbers beside the picture."""
     record = view.record
     accepted, committed = len(record.path), len(record.committed)
@@ -86,10 +86,10 @@ def round_facts(view: View, costs: Costs | None = None) -> Facts:
     return [*facts, ("predicted round time", time)]
 
 
-def round_ms(view: View, costs: Costs) -> float:
+def round_ms(view: View, costs: RoundCost) -> float:
     """Predicted milliseconds of the round in ``view``."""
-    record, width = view.record, view.used.width
-    return costs.round_ms(record.method, len(record.tree), record.head_calls, width)
+    record = view.record
+    return costs.round_ms(record.method, len(record.tree), record.head_calls, view.used)
 
 
 def unused(stack: Stack, method: str) -> list[str]:

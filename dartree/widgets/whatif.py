@@ -6,7 +6,7 @@ import base64
 import html
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as w
@@ -14,6 +14,8 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dartree.analysis import grids
+from dartree.analysis.cost import RoundCost, measure_briefly
 from dartree.analysis.replay import Replay
 from dartree.bench import SWEEPS
 from dartree.compare import prompt_of
@@ -22,9 +24,8 @@ from dartree.plots.whatif import draw_what_if
 from dartree.settings import TreeSettings, check_settings
 from dartree.stack import Prompt, Stack
 from dartree.widgets.controls import Latest, Message, TreeControls, bundled_prompts, menu
-from dartree.widgets.costs import Costs, measure_costs
 
-PARAMETERS = ("budget", "width", "candidates", "depth_penalty")
+PARAMETERS = ("budget", "width", "candidates", "depth_penalty")  # in the menu's order
 
 
 @dataclass
@@ -46,39 +47,24 @@ def curve_values(parameter: str, current: float, largest: float) -> list[float]:
     return sorted({v for v in SWEEPS[parameter] if v <= largest} | {current})
 
 
-def point(replay: Replay, settings: TreeSettings, costs: Costs) -> tuple[float, float]:
-    """tau of `dartree` on the replayed texts, and estimated tokens per second."""
-    tau = replay.tau("dartree", settings)
-    if tau is None:
-        raise ValueError("the texts have no rounds; take longer answers or other prompts.")
-    drafts = replay.stack.drafter.config.drafts
-    depth = drafts if settings.depth is None else min(settings.depth, drafts)
-    scored = sum(sizes(settings, depth))
-    ms = costs.round_ms("dartree", min(settings.budget, scored), depth, settings.width)
-    return tau, 1000 * tau / ms
-
-
-def sizes(settings: TreeSettings, depth: int) -> list[int]:
-    """Nodes that a supertree has at each depth: W, or all children where there are fewer."""
-    found, rows = [], 1
-    for _ in range(depth):
-        rows = min(settings.width, rows * settings.candidates)
-        found.append(rows)
-    return found
-
-
-def curves(replay: Replay, settings: TreeSettings, parameter: str, costs: Costs) -> Iterator[Curve]:
+def curves(
+    replay: Replay, settings: TreeSettings, parameter: str, costs: RoundCost
+) -> Iterator[Curve]:
     """The curve as it grows, value by value, the current one first; the last is complete."""
     if parameter not in PARAMETERS:
         raise ValueError(f"parameter must be one of {', '.join(PARAMETERS)}, got {parameter!r}.")
     current = getattr(settings, parameter)
     largest = replay.stack.target.vocab_size if parameter == "candidates" else float("inf")
-    found: dict[float, tuple[float, float]] = {}
+    found: dict[float, grids.Point] = {}
     for value in sorted(curve_values(parameter, current, largest), key=lambda v: v != current):
-        found[value] = point(replay, replace(settings, **{parameter: value}), costs)
-        values = sorted(found)
-        taus, speeds = ([found[v][i] for v in values] for i in (0, 1))
-        yield Curve(parameter, current, values, taus, speeds)
+        (found[value],) = grids.grid(replay, settings, {parameter: [value]}, costs)
+        if found[value].tau is None:
+            raise ValueError("the texts have no rounds; take longer answers or other prompts.")
+        points = [found[v] for v in sorted(found)]
+        yield Curve(
+            parameter, current, sorted(found),
+            [point.tau for point in points], [point.tokens_per_second for point in points],
+        )  # fmt: skip
 
 
 def curve_html(curve: Curve) -> str:
@@ -112,7 +98,7 @@ class WhatIf(w.VBox):
         settings: TreeSettings | None = None,
         parameter: str = "budget",
         max_new_tokens: int = 64,
-        costs: Costs | None = None,
+        costs: RoundCost | None = None,
         replay: Replay | None = None,
     ) -> None:
         settings = check_settings(stack.settings if settings is None else settings)
@@ -123,7 +109,7 @@ class WhatIf(w.VBox):
                 raise ValueError("give prompts: this stack has none that are bundled.")
             replay = Replay(stack, prompts, max_new_tokens)
         self.replay = replay
-        self.costs = costs or measure_costs(stack, replay.texts[0].prompt)
+        self.costs = costs or measure_briefly(stack, replay.texts[0].prompt)
         self.tree = TreeControls(settings, stack.target.vocab_size)
         options = [(name.replace("_", " "), name) for name in PARAMETERS]
         self.parameter = menu("vary", options, parameter)
@@ -165,6 +151,6 @@ def what_if(stack: Stack, **options: Any) -> WhatIf:
 
     Options: ``prompts`` (texts or ids) and ``max_new_tokens`` of the texts that are replayed, or
     a ready ``replay``; settings and ``parameter`` to begin with; ``costs`` of
-    :func:`measure_costs`, measured at once where they are not given.
+    :func:`dartree.analysis.cost.measure`, measured at once where they are not given.
     """
     return WhatIf(stack, **options)

@@ -65,24 +65,58 @@ def test_fronts_by_brute_force():
 def test_cost_curve_recovers_a_known_machine(monkeypatch):
     """Sweeps of a machine whose times follow the model exactly give its parameters back."""
 
+    def call(rows, candidates):
+        return 0.1 + 0.05 * rows + 0.001 * rows * candidates
+
+    def expand(s):  # eight calls: one over the root, the others over W rows
+        return call(1, s.candidates) + 7 * call(s.width, s.candidates)
+
     def fake(stack, prompts, parameter, values, *, settings, **_):
         rows = []
         for value in values:
-            s = replace(settings, **{parameter: value})
-            stages = dict.fromkeys(("prune", "mask", "walk", "commit"), 0.25)
-            stages |= {"draft": 2.0, "verify": 5 + 0.1 * s.budget}
-            stages["expand"] = 1 + 0.05 * s.width + 0.001 * s.width * s.candidates
-            rows.append({"value": value, "nodes_per_round": s.budget, "stage_ms": stages})
+            s = replace(settings, **{parameter: value}).clamped(8, 200)
+            nodes = min(s.budget, 8 * s.width)
+            stages = {"draft": 2.0, "expand": expand(s)}
+            rows.append({
+                "value": value, "nodes_per_round": nodes, "head_calls_per_round": 8.0,
+                "stage_ms": stages, "ms_per_round": [sum(stages.values()) + 6 + 0.1 * nodes] * 3,
+            })  # fmt: skip
         return {"rows": rows}
 
     monkeypatch.setattr(cost, "sweep", fake)
-    price = cost.measure(None, [], TreeSettings())
-    assert price.expand_fit == pytest.approx((1, 0.05, 0.001)) and price.residual < 1e-9
+    machine = SimpleNamespace(
+        drafter=SimpleNamespace(config=SimpleNamespace(drafts=8)),
+        target=SimpleNamespace(vocab_size=200),
+        settings=TreeSettings(),
+    )
+    price = cost.measure(machine, [])
+    assert price.call_fit == pytest.approx((0.1, 0.05, 0.001)) and price.residual < 1e-9
     for s in (TreeSettings(), TreeSettings(width=20, candidates=33, budget=50)):
-        expand = 1 + 0.05 * s.width + 0.001 * s.width * s.candidates
-        assert price.ms(s) == pytest.approx(2 + expand + 5 + 0.1 * s.budget + 1)
+        assert price.ms(s) == pytest.approx(2 + expand(s) + 6 + 0.1 * s.budget)
     narrow = TreeSettings(width=1, budget=128)
-    assert price.ms(narrow, drafts=16) == pytest.approx(2 + 1 + 0.05 + 0.064 + 5 + 1.6 + 1)
+    assert price.ms(narrow) == pytest.approx(2 + expand(narrow) + 6 + 0.8)
+    chain = TreeSettings(candidates=1)  # one token a depth is one row a call, whatever W
+    assert price.ms(chain) == pytest.approx(2 + 8 * call(1, 1) + 6 + 0.8)
+    wide = TreeSettings(candidates=1000)
+    assert price.ms(wide) == pytest.approx(price.ms(replace(wide, candidates=200)))
+
+
+def test_other_methods_are_estimated_from_the_same_parts():
+    price = cost.RoundCost(5, 97, 2.0, (1.0, 0.1, 0.0), (1, 64), (10.0, 73.0), 0.0)
+    used = TreeSettings(width=11, candidates=64)
+    assert price.round_ms("dartree", 1, 5, used) == pytest.approx(2 + 10 + 5 + 0.1 * (1 + 4 * 11))
+    assert price.round_ms("heap", 64, 10, used) == pytest.approx(2 + 73 + 10 * 1.1)
+    assert price.round_ms("ddtree", 32, 0, used) == pytest.approx(2 + 41)
+    assert price.round_ms("ar", 0, 0, used) == pytest.approx(10)
+
+
+def test_costs_are_measured_by_the_decode_loop(stack):
+    options = {"budgets": (8, 1), "widths": (1, 4), "candidates": (2, 500), "repeats": 1}
+    price = cost.measure(stack, [{"ids": [5, 17, 3]}], max_new_tokens=6, **options)
+    assert price.nodes == (1.0, 8.0) and price.drafts == stack.drafter.config.drafts
+    assert min(price.draft_ms, *price.rest_ms) > 0
+    with pytest.raises(ValueError, match="a round to measure"):
+        cost.measure(stack, [{"ids": [5, 17, 3]}], max_new_tokens=1, **options)
 
 
 def test_beams_as_wide_as_the_budget_miss_nothing(replay):

@@ -8,14 +8,13 @@ import pytest
 
 import dartree
 from dartree import widgets
+from dartree.analysis.cost import RoundCost
 from dartree.settings import TreeSettings
-from dartree.supertree import expand
 from dartree.widgets import whatif
 from dartree.widgets.controls import Latest, Message, TreeControls
-from dartree.widgets.costs import Costs, measure_costs
 from tests.reference import random_stack
 
-COSTS = Costs(draft=1.0, nodes=(1, 200), rest=(5.0, 50.0), widths=(1, 32), call=(0.5, 1.0))
+COSTS = RoundCost(5, 97, 1.0, (0.5, 0.02, 0.0), (1, 200), (5.0, 50.0), 0.0)
 SETTINGS = TreeSettings(width=4, candidates=8, budget=9, depth_penalty=0.1)
 OPTIONS = {"prompt": [5, 17, 3], "settings": SETTINGS, "max_new_tokens": 12}
 
@@ -204,31 +203,14 @@ def test_curve_is_the_tau_of_decoding(stack):
     assert panel.message.value == ""
     curve = panel.curve
     assert curve.values == sorted({*whatif.SWEEPS["budget"], 9}) and curve.current == 9
-    for value, tau in list(zip(curve.values, curve.tau, strict=True))[::5]:
-        runs = dartree.generate(stack, prompts, settings=replace(SETTINGS, budget=value),
-                                max_new_tokens=12)  # fmt: skip
+    points = list(zip(curve.values, curve.tau, curve.tokens_per_second, strict=True))
+    for value, tau, speed in points[::5]:
+        settings = replace(SETTINGS, budget=value)
+        assert speed == pytest.approx(1000 * tau / COSTS.ms(settings))
+        runs = dartree.generate(stack, prompts, settings=settings, max_new_tokens=12)
         counts = [count for run in runs for count in run.accepted_per_round]
         assert tau == pytest.approx(sum(counts) / len(counts))
     shown = panel.picture.value
     panel.parameter.value = "depth_penalty"
     assert panel.curve.parameter == "depth_penalty" and panel.picture.value != shown
     assert "alt=" in panel.picture.value and panel.message.value == ""
-
-
-def test_sizes_are_those_of_a_supertree(stack):
-    for settings in (SETTINGS, replace(SETTINGS, width=20, candidates=3, depth=3)):
-        depth = settings.depth or stack.drafter.config.drafts
-        block = dartree.draft(stack, [5, 17, 3])
-        tree = expand(block, stack.head, settings).supertree
-        assert whatif.sizes(settings, depth) == [
-            int((tree.depths == level).sum()) for level in range(1, depth + 1)
-        ]
-
-
-def test_costs_are_measured_by_the_decode_loop(stack):
-    costs = measure_costs(stack, [5, 17, 3], budgets=(1, 8), widths=(1, 4), max_new_tokens=6,
-                          repeats=1)  # fmt: skip
-    assert costs.nodes == (1.0, 8.0) and costs.widths == (1, 4)
-    assert min(costs.draft, *costs.rest, *costs.call) > 0
-    with pytest.raises(ValueError, match="no round to measure"):
-        measure_costs(stack, [5, 17, 3], budgets=(1,), widths=(1,), max_new_tokens=1, repeats=1)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from dartree import explore, reports
+from dartree.analysis.cost import RoundCost
 from dartree.plots.style import BONUS
 from dartree.records import RoundRecord
 from dartree.settings import METHODS, TreeSettings
 from dartree.widgets import facts
-from dartree.widgets.costs import Costs
 from dartree.widgets.exports import EXPORTS, as_dot, as_json, command, download_html
 from dartree.widgets.session import PRUNED, Choice, Judged, Session, View
 from dartree.widgets.svg import LONGEST, NAMES, ORDER, _label, _letters, shape, summary, tree_svg
@@ -188,15 +188,14 @@ def test_notes_explain_what_a_control_cannot_do(session):
     assert notes("heap") == "heap does not use W."
 
 
-def test_round_time_is_interpolated():
-    costs = Costs(draft=2.0, nodes=(1, 64), rest=(10.0, 73.0), widths=(1, 11), call=(1.0, 2.0))
-    assert costs.round_ms("dartree", 1, 16, 11) == pytest.approx(2 + 10 + 32)
-    assert costs.round_ms("dartree", 32, 4, 6) == pytest.approx(2 + 41 + 6)
-    assert costs.round_ms("heap", 64, 10, 11) == pytest.approx(2 + 73 + 10)
-    assert costs.round_ms("ar", 0, 0, 11) == pytest.approx(10)
-    assert "44.0 ms" in str(facts.round_facts(
-        replace(made_view(1, 1, 0), used=TreeSettings(width=11)), replace(costs, draft=34.0)
-    ))  # fmt: skip
+def test_round_time_is_that_of_the_shown_round():
+    view = replace(made_view(1, 1, 0), used=TreeSettings(width=11, budget=1))
+    costs = RoundCost(16, 97, 34.0, (1.0, 0.0, 0.0), (1, 64), (10.0, 73.0), 0.0)
+    assert view.record.head_calls == 0
+    assert "44.0 ms" in str(facts.round_facts(view, costs))
+    view = replace(view, record=replace(view.record, head_calls=5))
+    assert "49.0 ms" in str(facts.round_facts(view, costs))
+    assert "not measured" in str(facts.round_facts(view))
 
 
 def test_probabilities_are_readable():
