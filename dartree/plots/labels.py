@@ -13,7 +13,9 @@ from matplotlib import font_manager, ft2font
 # One token id -> its text, or its bytes where they are not text (a part of a longer character).
 Decode = Callable[[int], "str | bytes"]
 
-VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "": "∅"}
+VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "\\r", "\u00a0": "⍽", "": "∅"}
+
+_CODED = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp", "Zs")  # Unicode categories
 
 # The first one ships with matplotlib; the others are used where the machine has them.
 _MONOSPACE = "DejaVu Sans Mono"
@@ -33,8 +35,10 @@ _WIDE = (
 def token_label(text: str | bytes) -> str:
     """One token as a label on one line: " the" becomes "␣the", a newline "↵", bytes "‹e4 b8›".
 
-    Bytes that are valid UTF-8 count as text. Control characters become "\\x1b", a lone U+FFFD
-    (bytes that a tokenizer gave up on) "‹?›", the empty string "∅".
+    Bytes that are valid UTF-8 count as text. What would be invisible or is no character (controls,
+    other blanks, surrogates, private use, U+FFFE) becomes its code, "\\x1b"; an accent without a
+    letter stands on "◌"; a lone U+FFFD (bytes that a tokenizer gave up on) is "‹?›", the empty
+    string "∅".
     """
     if isinstance(text, bytes):
         try:
@@ -43,7 +47,8 @@ def token_label(text: str | bytes) -> str:
             return f"‹{text.hex(' ')}›"
     if text == "":
         return VISIBLE[""]
-    return "".join(_visible(character) for character in text)
+    alone = "◌" if unicodedata.category(text[0]).startswith("M") else ""
+    return alone + "".join(_visible(character) for character in text)
 
 
 def _visible(character: str) -> str:
@@ -51,9 +56,11 @@ def _visible(character: str) -> str:
         return VISIBLE[character]
     if character == "\ufffd":
         return "‹?›"
-    if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp", "Cf"):
-        code = ord(character)
-        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    code = ord(character)
+    # U+xxFFFE and U+xxFFFF are no characters, and two of them are forbidden in XML.
+    if unicodedata.category(character) in _CODED or code & 0xFFFE == 0xFFFE:
+        form = "\\x{:02x}" if code < 0x100 else "\\u{:04x}" if code < 0x10000 else "\\U{:08x}"
+        return form.format(code)
     return character
 
 
@@ -77,11 +84,15 @@ def token_fonts() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _code_points() -> frozenset[int]:
-    points: set[int] = set()
-    for family in token_fonts():
-        path = font_manager.findfont(font_manager.FontProperties(family=family))
-        points.update(ft2font.FT2Font(str(Path(path))).get_charmap())
-    return frozenset(points)
+    """Characters that can be drawn both in regular and in bold: the bold fonts have fewer."""
+    found: list[set[int]] = []
+    for weight in ("normal", "bold"):
+        points: set[int] = set()
+        for family in token_fonts():
+            wanted = font_manager.FontProperties(family=family, weight=weight)
+            points.update(ft2font.FT2Font(str(Path(font_manager.findfont(wanted)))).get_charmap())
+        found.append(points)
+    return frozenset(set.intersection(*found))
 
 
 def token_decoder(tokenizer: Any) -> Decode:
