@@ -19,6 +19,7 @@ from torch import nn
 from dartree.drafter import DFlashDrafter, DrafterConfig
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
 from dartree.settings import CheckpointError, first_line
+from dartree.spread import TENSOR_PARALLEL, tensor_parallel_options
 
 # "causal_v5" is the older name of exactly the Domino head.
 _PROJECTORS = {None: "none", "domino": "domino", "causal_v5": "domino", "dspark": "markov"}
@@ -342,7 +343,8 @@ def load_target_model(
 ):
     """Qwen3ForCausalLM of a local folder; CheckpointError where anything does not fit.
 
-    ``device_map``, as transformers takes it, spreads the layers in place of ``device``.
+    ``device_map``, as transformers takes it, spreads the layers in place of ``device``;
+    "tensor-parallel" splits every layer over the processes that torchrun started.
     """
     from transformers import AutoConfig, Qwen3ForCausalLM
     from transformers.utils import logging
@@ -359,16 +361,22 @@ def load_target_model(
     logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if device_map == TENSOR_PARALLEL:
+            options = tensor_parallel_options(config, str(folder / "config.json"))
+        else:
+            options = {"device_map": device_map}
         model, info = Qwen3ForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
-            device_map=device_map,
+            **options,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, with the other faults
         )
+    except CheckpointError:
+        raise
     except Exception as error:  # configs of the wrong types raise many kinds; one sentence serves
         raise CheckpointError(
             f"{folder} cannot be loaded as a Qwen3 target: {first_line(error)}"

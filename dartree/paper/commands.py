@@ -12,13 +12,14 @@ from dartree.arguments import integer, tree_arguments, tree_settings
 
 if TYPE_CHECKING:  # the parser is built for every command and must not load torch
     from dartree.paper.grid import Grid, Model
+    from dartree.settings import TreeSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     what = parser.add_argument_group("what to run")
     what.add_argument(
-        "--models", default="4B,8B", help="of 4B, 8B, 4B-dspark, 8B-dspark (default 4B,8B); or:"
+        "--models", metavar="a,b,...", help="of 4B, 8B, 4B-dspark, 8B-dspark (default 4B,8B); or:"
     )
     what.add_argument("--target", metavar="PATH_OR_ID", help="a target of your own, and")
     what.add_argument("--drafter", metavar="PATH_OR_ID", help="its drafter (owner/name@revision)")
@@ -33,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", default="0", metavar="S")
     what.add_argument(
         "--rehearsal", action="store_true",
-        help="the whole grid on the bundled stack and prompts, without any download",
+        help="the whole grid on the bundled stack and prompts, without any download; --datasets "
+        "then chooses among arithmetic, code, prose, two-turns and .jsonl files",
     )  # fmt: skip
     tree_arguments(parser)
     where = parser.add_argument_group("where")
@@ -41,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--data", metavar="DIR", help="local copies of data sets, NAME.jsonl")
     where.add_argument("--dtype", help="bfloat16 (default on a GPU), float32 (on a CPU), ...")
     where.add_argument("--device", help="default: this process's GPU, or the CPU")
-    where.add_argument("--device-map", metavar="MAP", help="spread a big target: auto, ...")
+    where.add_argument(
+        "--device-map", metavar="MAP", help="a target too large for one GPU: auto, ... puts layers "
+        "on several; tensor-parallel splits every layer over the processes of torchrun",
+    )  # fmt: skip
     where.add_argument("--threads", metavar="N", help="CPU threads")
     where.add_argument("--tables", action="store_true", help="only the tables of what is there")
 
@@ -50,21 +55,30 @@ def run(args: argparse.Namespace) -> int:
     """Run the command's grid and print its tables."""
     from dartree.paper.run import missing, place, run_grid
     from dartree.paper.store import read_records
+    from dartree.spread import TENSOR_PARALLEL, leave
 
     rank, world, local = place()
     out = Path(args.out)
-    if out.exists() and not out.is_dir():
+    if not args.out or (out.exists() and not out.is_dir()):
         raise ValueError(f"out must be a folder, got {args.out!r}.")
+    grid = make_grid(args)
     if args.tables:
         return _tables(out, read_records(out))
-    grid = make_grid(args, out)
+    out.mkdir(parents=True, exist_ok=True)
     placing = _placing(args, local)
+    grid = replace(grid, rows=_rows(args, out))  # last: it may have to fetch them
+    together = args.device_map == TENSOR_PARALLEL  # all processes make the same round
+    share = (0, 1) if together else (rank, world)
     if rank == 0:
         print(_plan(grid, world), file=sys.stderr)
-    _with_bar(_share(grid, rank, world), rank, lambda progress: run_grid(
-        grid, out, rank=rank, world=world, progress=progress,
-        load=lambda model: _load(model, placing),
+    silent = together and rank > 0
+    _with_bar(_share(grid, *share), rank, silent, lambda progress: run_grid(
+        grid, out, rank=share[0], world=share[1], progress=progress, write=not silent,
+        load=lambda model: _load(model, grid.settings, placing),
     ))  # fmt: skip
+    leave()
+    if silent:
+        return 0
     records = read_records(out)
     left = missing(grid, records)
     if left:  # another process is still at work; the last one to end prints the tables
@@ -73,17 +87,19 @@ def run(args: argparse.Namespace) -> int:
     return _tables(out, records)
 
 
-def make_grid(args: argparse.Namespace, out: Path) -> Grid:
-    """The grid that the options ask for; every prompt is read and checked."""
+def make_grid(args: argparse.Namespace) -> Grid:
+    """The grid that the options ask for, its prompts left out."""
     from dartree.paper.grid import METHODS, Grid
     from dartree.settings import TreeSettings, check_method, non_negative, positive_int
     from dartree.stack import Stack
 
-    methods = [m.strip() for m in (args.methods or ",".join(METHODS)).split(",")]
+    _refuse_contradictions(args)
+    methods = [m.strip() for m in _given(args.methods, ",".join(METHODS)).split(",")]
     temperatures = [non_negative("temperatures", _real(t)) for t in args.temperatures.split(",")]
-    limit = None if args.limit is None else positive_int("limit", integer("limit", args.limit))
-    length = args.max_new_tokens or ("64" if args.rehearsal else "2048")
-    grid = Grid(
+    if args.limit is not None:
+        positive_int("limit", integer("limit", args.limit))
+    length = _given(args.max_new_tokens, "64" if args.rehearsal else "2048")
+    return Grid(
         models=_models(args),
         rows={},
         temperatures=tuple(dict.fromkeys(temperatures)),
@@ -92,7 +108,30 @@ def make_grid(args: argparse.Namespace, out: Path) -> Grid:
         max_new_tokens=positive_int("max_new_tokens", integer("max_new_tokens", length)),
         seed=integer("seed", args.seed),
     )
-    return replace(grid, rows=_rows(args, out, limit))  # last: it may have to fetch them
+
+
+def _given(value: str | None, default: str) -> str:
+    return default if value is None else value
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    """ValueError for an option that another one would silently make void."""
+    own = [name for name in ("target", "drafter", "dflash") if getattr(args, name) is not None]
+    if args.rehearsal:
+        void = [name for name in ("models", *own, "data") if getattr(args, name) is not None]
+        if void:
+            raise ValueError(
+                f"{void[0]} cannot be given in a rehearsal, which runs the bundled stack on local "
+                f"prompts, got {getattr(args, void[0])!r}."
+            )
+    if own and args.models is not None:
+        raise ValueError(f"give either models or {own[0]}, not both.")
+    if own and (args.target is None or args.drafter is None):
+        raise ValueError("target and drafter must be given together.")
+    if args.device_map is not None and args.device is not None:
+        raise ValueError("give either device or device_map, not both.")
+    if args.data is not None and not Path(args.data).is_dir():
+        raise ValueError(f"data must be a folder, got {args.data!r}.")
 
 
 def _real(text: str) -> float | str:
@@ -105,63 +144,89 @@ def _real(text: str) -> float | str:
 def _models(args: argparse.Namespace) -> tuple[Model, ...]:
     from dartree.paper.grid import MODELS, Model, names_of
 
-    own = (args.target, args.drafter)
     if args.rehearsal:
         return (Model("tiny", stack="tiny"),)
-    if any(own) and not all(own):
-        raise ValueError("target and drafter must be given together.")
-    if all(own):
+    if args.target is not None:
         name = f"{Path(args.target).name} + {Path(args.drafter).name}"
         return (Model(name, None, args.target, args.drafter, args.dflash),)
-    names = names_of(args.models, list(MODELS), "models")
+    names = names_of(_given(args.models, "4B,8B"), list(MODELS), "models")
     return tuple(MODELS[name] for name in names)
 
 
-def _rows(args: argparse.Namespace, out: Path, limit: int | None) -> dict[str, list]:
+def _rows(args: argparse.Namespace, out: Path) -> dict[str, list]:
     """Prompts by data set; what was fetched is kept in ``out`` and not fetched again."""
-    from dartree.datasets import DATASETS, load_dataset, save_rows
-    from dartree.paper.rehearsal import rehearsal_rows
+    from dartree.datasets import DATASETS
 
-    if args.rehearsal:
-        return rehearsal_rows(limit)
-    rows, names = {}, args.datasets or ",".join(DATASETS)
-    for name in dict.fromkeys(n.strip() for n in names.split(",")):
-        kept = out / "prompts"
-        found = load_dataset(name, args.data or kept)
-        if name in DATASETS and not (kept / f"{name}.jsonl").exists():
-            kept.mkdir(parents=True, exist_ok=True)
-            save_rows(found, kept / f"{name}.jsonl")
+    limit = None if args.limit is None else int(args.limit)
+    find = _rehearsal_set if args.rehearsal else lambda name: _public_set(name, args.data, out)
+    default = "arithmetic,code,prose,two-turns" if args.rehearsal else ",".join(DATASETS)
+    rows: dict[str, list] = {}
+    for name in dict.fromkeys(n.strip() for n in _given(args.datasets, default).split(",")):
+        found = find(name)
         if found[0].dataset in rows:
             raise ValueError(f"datasets has {found[0].dataset!r} twice.")
         rows[found[0].dataset] = found[:limit]
     return rows
 
 
+def _rehearsal_set(name: str) -> list:
+    from dartree.datasets import load_dataset
+    from dartree.paper.rehearsal import rehearsal_rows
+
+    bundled = rehearsal_rows()
+    if name in bundled:
+        return bundled[name]
+    if not name.endswith(".jsonl"):
+        raise ValueError(
+            f"datasets of a rehearsal must be among {', '.join(bundled)}, or .jsonl files, got "
+            f"{name!r}."
+        )
+    return load_dataset(name)
+
+
+def _public_set(name: str, data: str | None, out: Path) -> list:
+    from dartree.datasets import DATASETS, load_dataset, save_rows
+
+    kept = out / "prompts"
+    folder = data if data and (Path(data) / f"{name}.jsonl").is_file() else kept
+    found = load_dataset(name, folder)
+    if name in DATASETS and not (kept / f"{name}.jsonl").exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        save_rows(found, kept / f"{name}.jsonl")
+    return found
+
+
 def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
+    """What `load_stack` needs besides names; this process's own GPU where none is named."""
     import torch
 
     from dartree.settings import positive_int
+    from dartree.spread import TENSOR_PARALLEL
+    from dartree.stack import torch_dtype
 
     if args.threads is not None:
         torch.set_num_threads(positive_int("threads", integer("threads", args.threads)))
     device = args.device
-    if device is None and args.device_map is None and torch.cuda.is_available():
+    alone = args.device_map in (None, TENSOR_PARALLEL)
+    if device is None and alone and torch.cuda.is_available():
         device = f"cuda:{local}"
-    return {"device": device, "dtype": args.dtype, "device_map": args.device_map}
+    return {"device": device, "dtype": torch_dtype(args.dtype), "device_map": args.device_map}
 
 
-def _load(model: Model, placing: dict[str, Any]):
+def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]):
     from dartree import memory, public
     from dartree.checkpoints import parse_drafter_config
     from dartree.paper.run import load_model
-    from dartree.settings import TreeSettings
 
-    if model.drafter in public.DRAFTERS:  # said before anything is loaded
-        target, raw = public.DRAFTERS[model.drafter]
-        need = memory.estimate(
-            public.target_config(target), parse_drafter_config(raw), TreeSettings(), 4096
-        )
-        print(f"{model.name}, bfloat16, 4096 tokens: {memory.table(need)}", file=sys.stderr)
+    for drafter in (model.drafter, model.dflash):  # said before anything is loaded
+        if drafter in public.DRAFTERS:
+            target, raw = public.DRAFTERS[drafter]
+            need = memory.estimate(
+                public.target_config(target), parse_drafter_config(raw), settings, 4096
+            )
+            line = memory.table(need) if drafter == model.drafter else memory.gib(need.drafter)
+            what = model.name if drafter == model.drafter else "its drafter for dflash and ddtree"
+            print(f"{what}, bfloat16, 4096 tokens: {line}", file=sys.stderr)
     stack = load_model(model, **placing)
     for part, source in stack.sources.items():
         print(f"{model.name} {part}: {source.name} @ {source.identity()}", file=sys.stderr)
@@ -183,10 +248,11 @@ def _share(grid: Grid, rank: int, world: int) -> int:
     return len(grid.models) * len(grid.methods) * turns
 
 
-def _with_bar(total: int, rank: int, work) -> None:
+def _with_bar(total: int, rank: int, silent: bool, work) -> None:
     from tqdm import tqdm
 
-    with tqdm(total=total, unit="run", file=sys.stderr, position=rank, mininterval=1) as bar:
+    look = {"unit": "run", "file": sys.stderr, "mininterval": 1, "disable": silent}
+    with tqdm(total=total, position=rank, **look) as bar:
 
         def progress(what: str) -> None:
             bar.set_description(what, refresh=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,16 @@ def run_grid(
     world: int = 1,
     load: Callable[[Model], Stack] = load_model,
     progress: Callable[[str], None] | None = None,
+    write: bool = True,
 ) -> None:
     """Run what ``folder`` does not hold yet of this rank's share, one record per run.
 
     Killed and called again, with the same or another number of processes, it goes on where it
     was; whole records are kept and never made twice. Raises ValueError where the folder holds
-    records of the same runs made with other settings, prompts or checkpoints.
+    records of the same runs made with other settings, prompts or checkpoints. ``write``: False
+    for the processes that only help another one to compute its runs (tensor parallel).
     """
-    with RecordFile(folder / f"part-{rank:03d}.jsonl") as file:
+    with RecordFile(folder / f"part-{rank:03d}.jsonl") if write else nullcontext() as file:
         done = {key_of(record): record for record in read_records(folder)}
         for model in grid.models:
             runs = list(_runs(grid, model, rank, world))
@@ -67,7 +70,8 @@ def run_grid(
                     _check(done[name], _asked(grid, row) | (runner.facts if runner else {}))
                 else:
                     done[name] = runner.run(temperature, row, turn, method, done)
-                    file.append(done[name])
+                    if file:
+                        file.append(done[name])
                 if progress:
                     progress(f"{model.name} T={temperature:g} {row.id} {method}")
 
@@ -128,7 +132,7 @@ class _Runner:
             "chat_template": hashlib.sha256(str(template).encode()).hexdigest()[:16],
             "thinking": False,
             "versions": versions(),
-            "machine": machine(),
+            "machine": machine() | {"tensor_parallel": getattr(stack.target, "processes", 1)},
         }
         self._warm: set[str] = set()
 

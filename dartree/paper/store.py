@@ -72,12 +72,12 @@ def _is_record(line: bytes) -> bool:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """All whole records below ``folder``; ValueError names a line that is none.
+    """All whole records in ``part-*.jsonl`` of ``folder``; ValueError names a line that is none.
 
     Lines at the end of a file that a kill or a loss of power left torn are passed over.
     """
     records = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob("part-*.jsonl")):
         lines = path.read_bytes()[: _whole(path)].splitlines()
         for number, line in enumerate(lines, start=1):
             if not _is_record(line):

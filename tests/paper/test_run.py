@@ -180,16 +180,6 @@ def test_the_rehearsal_runs_the_whole_grid(rehearsal):
     assert second["prompt_tokens"] > first["prompt_tokens"] + first["new_tokens"]
 
 
-def test_two_processes_give_the_records_of_one(rehearsal, tmp_path):
-    """As `accelerate launch` starts them; the last one to end prints the tables."""
-    both = [start(tmp_path, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
-    outputs = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    assert stable(read_records(tmp_path)) == rehearsal[0]
-    assert len(list(tmp_path.glob("part-*.jsonl"))) == 2
-    assert any("tiny, T = 0" in out for out, _ in outputs)
-
-
 def test_killed_and_resumed(rehearsal, tmp_path):
     process = start(tmp_path)
     path = tmp_path / "part-000.jsonl"
@@ -203,6 +193,16 @@ def test_killed_and_resumed(rehearsal, tmp_path):
     assert 3 <= len(read_records(tmp_path)) <= len(rehearsal[0])
     assert main([*REHEARSAL, "--out", str(tmp_path)]) == 0
     assert stable(read_records(tmp_path)) == rehearsal[0]
+
+
+def test_a_rehearsal_on_chosen_data_sets(tmp_path):
+    """Bundled ones by name, and files of one's own."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"id": "a", "prompt": "Hello"}\n')
+    chosen = ["--datasets", f"two-turns,{file}", "--out", str(tmp_path / "out")]
+    assert main([*REHEARSAL, *chosen]) == 0
+    found = {(key[2], key[4]) for key in stable(read_records(tmp_path / "out"))}
+    assert found == {("two-turns", 0), ("two-turns", 1), ("mine", 0)}
 
 
 def test_tables_of_what_is_there(rehearsal, tmp_path, capsys):
@@ -222,8 +222,32 @@ def test_tables_of_what_is_there(rehearsal, tmp_path, capsys):
         (["--datasets", "gsm9k"], "dataset must be one of"),
         (["--datasets", "none.jsonl"], "cannot be read"),
         (["--rehearsal", "--budget", "0"], "budget must be"),
+        (
+            ["--rehearsal", "--datasets", "gsm8k"],
+            "datasets of a rehearsal must be among arithmetic",
+        ),
+        (["--rehearsal", "--datasets", ""], "datasets of a rehearsal must be among arithmetic"),
+        (["--rehearsal", "--models", "4B"], "models cannot be given in a rehearsal"),
+        (["--rehearsal", "--target", "x"], "target cannot be given in a rehearsal"),
+        (["--rehearsal", "--drafter", "x"], "drafter cannot be given in a rehearsal"),
+        (["--rehearsal", "--dflash", "x"], "dflash cannot be given in a rehearsal"),
+        (["--rehearsal", "--data", "."], "data cannot be given in a rehearsal"),
+        (["--data", "/nonexist"], "data must be a folder, got '/nonexist'"),
+        (["--models", "4B", "--target", "x", "--drafter", "y"], "either models or target"),
+        (["--dflash", "x"], "together"),
+        (["--models", ""], "models must be among 4B, 8B"),
+        (["--methods", ""], "method must be one of"),
+        (["--temperatures", ""], "temperatures must be"),
+        (["--temperatures", "nan"], "temperatures must be"),
+        (["--max-new-tokens", ""], "max_new_tokens must be"),
+        (["--seed", "x"], "seed must be"),
+        (["--tables", "--models", "5B"], "models must be among 4B, 8B"),
+        (["--rehearsal", "--dtype", "int4"], "dtype must be one of"),
+        (["--rehearsal", "--threads", "0"], "threads must be"),
+        (["--rehearsal", "--device", "cpu", "--device-map", "auto"], "either device or device_map"),
         (["--target", "x", "--datasets", "{file}"], "together"),
         (["--out", "{file}"], "out must be a folder"),
+        (["--out", ""], "out must be a folder"),
         (["--target", "./x", "--drafter", "./y", "--datasets", "{file}"], "neither a folder"),
     ],
     ids=lambda v: str(v)[:60],

@@ -18,14 +18,14 @@ def write(path, records):
 
 
 def test_what_is_appended_is_read(tmp_path):
-    write(tmp_path / "a.jsonl", RECORDS[:2])
-    write(tmp_path / "a.jsonl", RECORDS[2:])
+    write(tmp_path / "part-a.jsonl", RECORDS[:2])
+    write(tmp_path / "part-a.jsonl", RECORDS[2:])
     assert read_records(tmp_path) == RECORDS
 
 
 def test_a_file_cut_at_any_byte_goes_on(tmp_path):
     """Every prefix of the file is what a kill may leave: its whole lines count, the rest goes."""
-    path = tmp_path / "a.jsonl"
+    path = tmp_path / "part-a.jsonl"
     write(path, RECORDS)
     data = path.read_bytes()
     for size in range(len(data) + 1):
@@ -37,7 +37,7 @@ def test_a_file_cut_at_any_byte_goes_on(tmp_path):
 
 
 def test_a_torn_block_of_zeros(tmp_path):
-    path = tmp_path / "a.jsonl"
+    path = tmp_path / "part-a.jsonl"
     write(path, RECORDS[:2])
     path.write_bytes(path.read_bytes() + b"\0" * 50 + b"\n")
     assert read_records(tmp_path) == RECORDS[:2]
@@ -46,23 +46,24 @@ def test_a_torn_block_of_zeros(tmp_path):
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path):
-    path = tmp_path / "a.jsonl"
+    path = tmp_path / "part-a.jsonl"
     path.write_text(json.dumps({"id": 1}) + "\n{\n" + json.dumps({"id": 2}) + "\n")
-    with pytest.raises(ValueError, match="a.jsonl line 2 is not a record"):
+    with pytest.raises(ValueError, match="part-a.jsonl line 2 is not a record"):
         read_records(tmp_path)
 
 
 def test_one_writer_at_a_time(tmp_path):
     pytest.importorskip("fcntl")
-    with RecordFile(tmp_path / "a.jsonl") as file:
+    with RecordFile(tmp_path / "part-a.jsonl") as file:
         file.append({})
         with pytest.raises(ValueError, match="is being written by another run"):
-            RecordFile(tmp_path / "a.jsonl")
-    write(tmp_path / "a.jsonl", [{}])
+            RecordFile(tmp_path / "part-a.jsonl")
+    write(tmp_path / "part-a.jsonl", [{}])
     assert read_records(tmp_path) == [{}, {}]
 
 
 def test_other_files_of_the_folder_are_left_alone(tmp_path):
     (tmp_path / "tables.txt").write_text("x")
     (tmp_path / "prompts").mkdir()
+    (tmp_path / "mine.jsonl").write_text('{"id": "a", "prompt": "Hello"}\n')
     assert read_records(tmp_path) == []
