@@ -7,8 +7,9 @@ command line as from Python.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
+
+MOST_THREADS = 1024  # more cannot be started on every machine, and that would end the process
 
 
 def stack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +106,10 @@ def load(args: argparse.Namespace):
     from dartree.stack import load_stack
 
     if args.threads is not None:
-        torch.set_num_threads(positive_int("threads", integer("threads", args.threads)))
+        threads, most = positive_int("threads", integer("threads", args.threads)), MOST_THREADS
+        if threads > most:
+            raise ValueError(f"threads must be at most {most}, got {threads}.")
+        torch.set_num_threads(threads)
     stack = load_stack(
         args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
     )
@@ -114,10 +118,3 @@ def load(args: argparse.Namespace):
 
         stack = compiled_stack(stack)
     return stack
-
-
-def check_output(name: str, value: str | None) -> None:
-    """Refuse a path that could not be written, before any work is done for it."""
-    path = None if value is None else Path(value).resolve()
-    if path and (not value or path.is_dir() or not path.parent.is_dir()):
-        raise ValueError(f"{name} must be a file in an existing folder, got {value!r}.")

@@ -99,13 +99,15 @@ def sweep(
     settings: TreeSettings | None = None,
     max_new_tokens: int = 64,
     repeats: int = 3,
+    **sampling: Any,
 ) -> dict[str, Any]:
     """tau and stage times of some methods while one parameter changes.
 
     ``parameter``: budget, width, candidates, depth_penalty, threads, or prefix (tokens before the
     answer, filled up with earlier turns). ``methods``: `dartree` and, where the parameter is its
-    matter, `heap` or `ar`. A row is {value, method, tau, nodes_per_round, head_calls_per_round,
-    tokens_per_second, stage_ms, ms_per_round [median, min, max over repeats]}.
+    matter, `heap` or `ar`. ``sampling``: as `generate` takes it. A row is {value, method, tau,
+    nodes_per_round, head_calls_per_round, tokens_per_second, stage_ms, ms_per_round [median, min,
+    max over repeats]}.
     """
     if parameter not in SWEEPS:
         raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {parameter!r}.")
@@ -128,14 +130,14 @@ def sweep(
                 used = replace(base, **{parameter: value})
             for method in methods or SWEPT.get(parameter, ("ar", "dartree")):
                 runs = [[generate(stack, one, method=method, settings=used,
-                                  max_new_tokens=max_new_tokens) for one in ids]
+                                  max_new_tokens=max_new_tokens, **sampling) for one in ids]
                         for _ in range(repeats + 1)][1:]  # fmt: skip
                 rows.append({"value": value, **_swept(method, runs)})
     finally:
         torch.set_num_threads(threads)
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
             "prompts": len(prompts), "max_new_tokens": max_new_tokens, "machine": machine(),
-            "versions": versions(), "stack": stack.name}  # fmt: skip
+            "versions": versions(), "stack": stack.name, "sampling": sampling}  # fmt: skip
 
 
 def _swept(method: str, runs: list[list[Generation]]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from dartree.arguments import (
     check_early,
-    check_output,
     integer,
     load,
     sampling,
@@ -21,11 +20,15 @@ from dartree.arguments import (
     tree_settings,
 )
 
+TREE_OPTIONS = ("width", "candidates", "budget", "depth_penalty", "depth")
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0, 1 for failed work, 2 for bad input."""
     parser = build_parser()
     args = parser.parse_args(argv)
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal may know fewer characters than a model
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return args.handler(args) or 0
     except BrokenPipeError:
@@ -68,7 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--stop", action="append", metavar="ID_OR_TEXT",
         help="stop at this id or text (repeatable); default: the stack's own stop ids",
     )  # fmt: skip
-    generate.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    generate.add_argument(
+        "--json", action="store_true", help="print one JSON object, nothing else; its "
+        "accepted_per_round counts what a round commits: accepted drafts and the bonus token",
+    )  # fmt: skip
     generate.add_argument("--no-stream", action="store_true", help="print the text at the end")
     generate.add_argument("--records", metavar="FILE.jsonl", help="save one record per round")
     generate.set_defaults(handler=_generate)
@@ -98,8 +104,9 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--no-compile", action="store_true", help="leave ar-compiled out")
     bench.add_argument("--memory", action="store_true", help="also peak resident memory")
     bench.add_argument(
-        "--sweep", action="append", metavar="WHAT", help="budget, width, candidates, prefix or "
-        "threads, in place of the methods' table (repeatable)",
+        "--sweep", action="append", metavar="WHAT", help="budget, width, candidates, "
+        "depth_penalty, prefix or threads, in place of the methods' table (repeatable); "
+        "--methods: those swept",
     )  # fmt: skip
     bench.add_argument("--json", metavar="FILE", help="also write the result as JSON")
     tree_arguments(bench)
@@ -162,7 +169,10 @@ def _prompt(args: argparse.Namespace):
         raise ValueError("give a prompt: either PROMPT or --ids.")
     if args.ids is not None:
         return [integer("ids", part) for part in args.ids.split(",")]
-    return sys.stdin.read() if args.prompt == "-" else args.prompt
+    try:
+        return sys.stdin.read() if args.prompt == "-" else args.prompt
+    except UnicodeDecodeError as error:
+        raise ValueError(f"prompt must be valid Unicode: {error}.") from None
 
 
 def _stops(values: list[str] | None) -> list[int | str] | None:
@@ -175,7 +185,8 @@ def _generate(args: argparse.Namespace) -> int:
     check_early(args, [args.method])
     prompt = _prompt(args)
     from dartree.decode import Decoding, stream_text
-    from dartree.records import save_records
+    from dartree.records import check_output, save_records
+    from dartree.stack import NO_HEAD
 
     check_output("records", args.records)
     stack = load(args)
@@ -184,6 +195,8 @@ def _generate(args: argparse.Namespace) -> int:
         stop=_stops(args.stop), raw=args.raw, **sampling(args),
     )  # fmt: skip
     result, quiet = decoding.result, args.json or args.no_stream
+    if result.drafter.endswith(NO_HEAD):
+        print(f"[{result.method} runs on the marginals: {result.drafter}]", file=sys.stderr)
     try:
         for piece in stream_text(decoding):
             if not quiet:
@@ -210,12 +223,15 @@ def _generate(args: argparse.Namespace) -> int:
 def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     """Methods, repeats and prompts of a command over many prompts, all checked."""
     from dartree.compare import load_prompts
+    from dartree.records import check_output
     from dartree.settings import METHODS, positive_int
     from dartree.stack import data_dir
 
     methods = list(METHODS)
     if args.methods is not None:
         methods = list(dict.fromkeys(m.strip() for m in args.methods.split(",")))
+        if methods == [""]:
+            raise ValueError(f"methods must name one or more of {', '.join(METHODS)}, got none.")
     check_early(args, methods)
     limit = None
     if args.limit is not None:
@@ -270,18 +286,25 @@ def _bench(args: argparse.Namespace) -> int:
     from dartree.bench import SWEEPS, bench, format_bench, format_sweep, memory, sweep
 
     methods, repeats, prompts = _many(args)
+    if sampling(args)["max_new_tokens"] < 2:
+        raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
     for name in args.sweep or ():
         if name not in SWEEPS:
             raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
+    for option in ("tuned", "memory", "no_compile"):
+        if args.sweep and getattr(args, option):
+            raise ValueError(f"sweep cannot be combined with --{option.replace('_', '-')}.")
     stack = load(args)
     settings, options = tree_settings(args, stack), sampling(args)
     if args.tuned:
         settings = _tuned(args, stack)
     if args.sweep:
-        length = options["max_new_tokens"]
+        chosen = None if args.methods is None else methods
         results = [
-            sweep(stack, prompts, name, settings=settings, max_new_tokens=length, repeats=repeats)
-            for name in args.sweep
+            sweep(
+                stack, prompts, name, methods=chosen, settings=settings, repeats=repeats, **options
+            )
+            for name in dict.fromkeys(args.sweep)
         ]
         print("\n\n".join(format_sweep(r) for r in results))
         _write_json(args.json, results)
@@ -307,15 +330,17 @@ def _memory_arguments(args: argparse.Namespace, stack, row: dict[str, Any]) -> l
 
     ids = ",".join(map(str, stack.encode(prompt_of(row))))
     line = ["--ids", ids, "--max-new-tokens", args.max_new_tokens]
-    for name in ("stack", "target", "drafter", "dtype", "device", "threads"):
+    for name in (
+        "stack", "target", "drafter", "dtype", "device", "threads", "temperature", "seed",
+        "top_p", "top_k", "min_p", *TREE_OPTIONS, "normalise", "score_temperature",
+    ):  # fmt: skip
         if getattr(args, name) is not None:
-            line += [f"--{name}", getattr(args, name)]
+            line += [f"--{name.replace('_', '-')}", getattr(args, name)]
     return line
 
 
 def _tuned(args: argparse.Namespace, stack) -> dict[str, Any]:
-    if args.sweep or any(getattr(args, name) is not None for name in
-                         ("width", "candidates", "budget", "depth_penalty", "depth")):  # fmt: skip
+    if any(getattr(args, name) is not None for name in TREE_OPTIONS):
         raise ValueError("tuned gives the settings itself; leave out --sweep and tree settings.")
     if not stack.tuned:
         raise ValueError(f"stack {stack.name!r} has no tuned settings; its card lists none.")

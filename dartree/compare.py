@@ -15,8 +15,8 @@ import torch
 
 from dartree.clock import STAGES
 from dartree.decode import Decoding, Generation, generate
-from dartree.settings import METHODS, TreeSettings, check_method, positive_int
-from dartree.stack import Stack
+from dartree.settings import METHODS, TreeSettings, check_method, instance, positive_int
+from dartree.stack import NO_HEAD, Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
 LOSSLESS = {True: "yes", False: "NO", None: "-"}  # as tables show it
@@ -26,15 +26,19 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
     """Rows of a prompts file: JSON objects with id, domain and one of prompt, messages, ids.
 
     ``limit`` keeps the first rows of each domain. Raises ValueError that names the file and
-    the line where a row is unusable.
+    the line where a row is unusable or repeats an id.
     """
     path = Path(path)
     lines = read_lines(path)
-    rows, seen = [], {}
+    rows, seen, places = [], {}, {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        row = _prompt_row(line, f"prompts file {path}, line {number}")
+        where = f"prompts file {path}, line {number}"
+        row = _prompt_row(line, where)
+        first = places.setdefault(row["id"], number)
+        if first != number:
+            raise ValueError(f"{where} repeats the id {row['id']!r} of line {first}.")
         seen[row["domain"]] = seen.get(row["domain"], 0) + 1
         if limit is None or seen[row["domain"]] <= limit:
             rows.append(row)
@@ -46,7 +50,8 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
 def read_lines(path: Path) -> list[str]:
     """Lines of a prompts file; ValueError where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        # Not splitlines(): JSON may hold U+2028 and the like inside a text.
+        return path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"prompts file {path} cannot be read: {error}.") from None
 
@@ -55,24 +60,30 @@ def parse_json(line: str, where: str) -> Any:
     """The value of one line; ValueError that begins with ``where`` if it is not JSON."""
     try:
         return json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a number of very many digits, too
         raise ValueError(f"{where} is not JSON: {error}.") from None
 
 
 def _prompt_row(line: str, where: str) -> dict[str, Any]:
     row = parse_json(line, where)
+    name = _prompt_field(row, where)
+    kind = str if name == "prompt" else list
+    if not isinstance(row[name], kind):
+        raise ValueError(f"{where}: {name!r} must be a {kind.__name__}.")
+    if name == "ids" and not all(type(i) is int for i in row["ids"]):
+        raise ValueError(f"{where}: 'ids' must be a list of integers.")
+    return row
+
+
+def _prompt_field(row: Any, where: str) -> str:
+    """Which of PROMPT_FIELDS a row holds; ValueError unless it has id, domain and one of these."""
     texts = isinstance(row, dict) and all(isinstance(row.get(n), str) for n in ("id", "domain"))
     if not texts:
         raise ValueError(f"{where} must be an object with the texts 'id' and 'domain'.")
     given = [name for name in PROMPT_FIELDS if row.get(name)]
     if len(given) != 1:
         raise ValueError(f"{where} must hold exactly one of {', '.join(PROMPT_FIELDS)}.")
-    kind = str if given[0] == "prompt" else list
-    if not isinstance(row[given[0]], kind):
-        raise ValueError(f"{where}: {given[0]!r} must be a {kind.__name__}.")
-    if given[0] == "ids" and not all(type(i) is int for i in row["ids"]):
-        raise ValueError(f"{where}: 'ids' must be a list of integers.")
-    return row
+    return given[0]
 
 
 def prompt_of(row: dict[str, Any]):
@@ -104,8 +115,15 @@ def compare(
     T = 0) says whether a method's ids equal those of `ar` on every prompt. Times of a method
     are sums over prompts of the median repeat.
     """
+    if isinstance(methods, str):
+        raise ValueError(f"methods must be a list of names, got the text {methods!r}.")
     chosen = list(dict.fromkeys(["ar", *(check_method(m) for m in methods or METHODS)]))
+    instance("stack", stack, Stack)
     repeats = positive_int("repeats", repeats)
+    if not isinstance(prompts, Sequence) or isinstance(prompts, str) or not prompts:
+        raise ValueError("prompts must be a list of rows, and not empty.")
+    for number, row in enumerate(prompts, start=1):
+        _prompt_field(row, f"prompt {number}")
     options = {"temperature": temperature, "seed": seed, **sampling}
     by_method = settings if isinstance(settings, Mapping) else dict.fromkeys(chosen, settings)
     for row in prompts:  # a bad prompt is found before the first one is run
@@ -113,6 +131,8 @@ def compare(
             Decoding(stack, prompt_of(row), max_new_tokens=max_new_tokens, **options)
         except ValueError as error:
             raise ValueError(f"prompt {row['id']!r}: {error}") from None
+    for method in chosen:  # and so are settings that one of the methods cannot run with
+        Decoding(stack, prompt_of(prompts[0]), method=method, settings=by_method.get(method))
     runners: dict[str, Callable[..., Generation]] = {
         m: functools.partial(generate, stack, method=m, settings=by_method.get(m)) for m in chosen
     }
@@ -317,12 +337,21 @@ def format_table(result: dict[str, Any]) -> str:
                 f"at the first difference the target's two best logits are {min(gaps):.3g} to "
                 f"{max(gaps):.3g} apart ({first['dtype']})."
             )
+    lines += headless_notes(result["methods"])
     if dartree_settings:
         lines.append(
             "dartree: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty:g}, "
             "depth {depth}.".format(**dartree_settings)
         )
     return "\n".join(lines)
+
+
+def headless_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on the methods that ran with the identity correction, for want of a head."""
+    names = [e["method"] for e in entries if e["drafter"].endswith(NO_HEAD)]
+    if not names:
+        return []
+    return [f"{', '.join(names)}: the drafter has no correction head; they run on its marginals."]
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from dartree.decode import Decoding
-from dartree.settings import TreeSettings
-from dartree.stack import Stack, eos_ids, pair_with_model
+from dartree.settings import TreeSettings, check_method, check_settings
+from dartree.stack import Stack, eos_ids, find_part, pair_with_model
 from dartree.target import cached_rows
 
 # Reported by generate() only for methods with one forward a token.
@@ -40,8 +40,14 @@ def custom_generate(
     GenerationConfig says (temperature, top_k, top_p, min_p; seeded by torch's global generator);
     stopping criteria are asked after every token. One sequence at a time, without padding.
     ``streamer`` is given here and not to ``generate``, which does not hand it on. Token ids equal
-    those of ``model.generate`` at T = 0. Raises ValueError for what cannot be honoured.
+    those of ``model.generate`` at T = 0. Raises ValueError for what cannot be honoured, here
+    already for a drafter that cannot be found.
     """
+    check_method(method)
+    settings = check_settings(TreeSettings() if settings is None else settings)
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise ValueError(f"streamer must have put and end, got {type(streamer).__name__}.")
+    source = find_part("drafter", drafter)
     stacks: dict[int, Stack] = {}
 
     def run(
@@ -50,10 +56,10 @@ def custom_generate(
         _check(input_ids, logits_processor, generation_config, model_kwargs)
         if id(model) not in stacks:
             stacks.clear()  # one model at a time: a drafter belongs to one target
-            stacks[id(model)] = Stack("custom_generate", pair_with_model(model, drafter))
+            stacks[id(model)] = Stack("custom_generate", pair_with_model(model, source))
         stack, prompt = stacks[id(model)], input_ids[0].tolist()
         decoding = Decoding(
-            stack, prompt, method=method, settings=settings or TreeSettings(),
+            stack, prompt, method=method, settings=settings,
             max_new_tokens=generation_config.max_length - len(prompt),
             stop=eos_ids(generation_config), **_sampling(generation_config),
         )  # fmt: skip

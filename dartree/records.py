@@ -129,10 +129,12 @@ def save_records(records: Iterable[RoundRecord], path: str | Path) -> None:
 def load_records(path: str | Path) -> list[RoundRecord]:
     """Records saved by :func:`save_records`; ValueError names a bad line."""
     records = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), start=1):
+        if not line:
+            continue
         try:
             records.append(RoundRecord.from_dict(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} line {number} is not a round record: {error}.") from None
     return records
 
@@ -143,10 +145,51 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call ``write`` with a temporary name beside ``path``, then replace: never half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Call ``write`` with a temporary name beside ``path``, then replace: never half a file.
+
+    An OSError about the temporary file names ``path``.
+    """
+    temporary = _temporary(path)
     try:
         write(temporary)
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None or str(error.filename) != str(temporary):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def check_output(name: str, value: str | Path | None, folder: bool = False) -> None:
+    """ValueError unless a file can be written at ``value``, or with ``folder`` files inside it.
+
+    For commands, before any work is done: permissions alone do not tell, so an empty file is
+    written beside it and removed again. None is no output, and fine.
+    """
+    if value is None:
+        return
+    try:
+        path = Path(value).resolve()
+        if folder:
+            path = next(p for p in (path, *path.parents) if p.exists())
+            wrong = not path.is_dir()
+            path = path / "dartree"
+        else:
+            wrong = path.is_dir() or not path.parent.is_dir()
+            wrong = wrong or (path.exists() and not path.is_file())  # /dev/null would be replaced
+        if wrong or not str(value):
+            what = "a folder" if folder else "a file in an existing folder"
+            raise ValueError(f"{name} must be {what}, got {str(value)!r}.")
+        try:
+            _temporary(path).touch()
+        finally:
+            _temporary(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{name} must be writable, got {str(value)!r}: {error.strerror}."
+        ) from None

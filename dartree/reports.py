@@ -23,10 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from dartree import gallery
+from dartree.records import check_output
+from dartree.settings import check_method, integer, non_negative, penalty, positive_int
+from dartree.stack import bundled_stacks
 
 PROJECT = Path(__file__).resolve().parent.parent
 FULL, QUICK = PROJECT / "figures", PROJECT / "build" / "quick"
 EXECUTED = "notebooks"  # folder of the executed copies, inside the output folder
+# What the parameters that notebooks share may be; checked before a kernel is started.
+_RULES = dict.fromkeys(("width", "candidates", "budget", "max_new_tokens", "limit"), positive_int)
+_RULES |= {"temperature": non_negative, "seed": integer, "depth_penalty": lambda _, p: penalty(p)}
 _SET_BY_OPTIONS = {"out_dir": "--out", "quick": "--quick"}
 
 
@@ -72,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
     """
     timeout = _number("timeout", args.timeout)
     folder = Path(args.notebooks) if args.notebooks else PROJECT / "notebooks"
-    out = Path(args.out).resolve() if args.out else QUICK if args.quick else FULL
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out must be a folder, got the file {out}.")
+    default = QUICK if args.quick else FULL
+    check_output("out", default if args.out is None else args.out, folder=True)
+    out = default if args.out is None else Path(args.out).resolve()
     jobs = plan(find_notebooks(folder, args.only), args.parameter, out, args.quick)
     out.mkdir(parents=True, exist_ok=True)
     before = _times(out)
@@ -159,13 +165,17 @@ def declared_parameters(notebook: Path) -> dict[str, str]:
 def _convert(name: str, text: str, kind: str) -> Any:
     """``text`` as a value of the declared type ``kind``, or ValueError."""
     if kind == "str":
+        if name == "method":
+            check_method(text)
+        if name == "stack" and text not in bundled_stacks():
+            raise ValueError(f"stack must be one of {', '.join(bundled_stacks())}, got {text!r}.")
         return text
     if kind == "bool":
         value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     else:
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             value = None
         if kind == "float" and type(value) is int:
             value = float(value)
@@ -174,6 +184,8 @@ def _convert(name: str, text: str, kind: str) -> Any:
     if value is None:
         article = "an" if kind[:1] in "aeiou" else "a"
         raise ValueError(f"parameter {name} must be {article} {kind}, got {text!r}.")
+    if name in _RULES and kind in ("int", "float"):
+        _RULES[name](name, value)
     return value
 
 
@@ -355,7 +367,11 @@ def _report(out: Path, written: list[Path], failures: list[Failure], total: int)
             print(f"{path.parent.name}:\n")
             print(format_table(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
     pictures = [p for p in written if p.suffix == ".svg"]
-    print(f"{len(pictures)} figures (.svg, .png and a .json that says how they were made):")
+    if pictures:
+        count = "1 figure" if len(pictures) == 1 else f"{len(pictures)} figures"
+        print(f"{count} (.svg, .png and a .json that says how it was made):")
+    else:
+        print("no figures were made.")
     for picture in pictures:
         print(f"  {_shown(picture)}")
     print(f"executed notebooks: {_shown(out / EXECUTED)}")

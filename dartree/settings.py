@@ -207,6 +207,13 @@ class TreeSettings:
         return asdict(self)
 
 
+def instance(name: str, value: Any, kind: type) -> Any:
+    """Return ``value`` if it is a ``kind``, else raise ValueError."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
+    return value
+
+
 def check_settings(settings: Any) -> TreeSettings:
     """Return ``settings`` if they are TreeSettings, else raise ValueError."""
     if not isinstance(settings, TreeSettings):

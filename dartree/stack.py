@@ -9,7 +9,7 @@ import posixpath
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from dartree.settings import CheckpointError, TreeSettings, first_line
 from dartree.spread import target_of
 from dartree.target import Target
 
+NO_HEAD = "without a correction head"  # ends the label of a pairing whose drafter has none
 STACK_PARTS = ("target", "drafter", "dflash")  # keys of stack.json that name folders
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 
@@ -99,6 +100,8 @@ class Stack:
         if method == "ar":
             return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
         if method not in MARGINAL_METHODS:
+            if isinstance(self.main.head, NoCorrection):
+                return replace(self.main, label=f"{self.main.label}, {NO_HEAD}")
             return self.main
         if self.marginal is not None:
             return self.marginal
@@ -234,9 +237,8 @@ def load_stack(
     if target is not None and name is not None:
         raise ValueError("give either the name of a stack or target and drafter, not both.")
     if target is not None:
-        sources = {"target": find(target), "drafter": find(drafter)}
-        if dflash is not None:
-            sources["dflash"] = find(dflash)
+        given = {"target": target, "drafter": drafter, "dflash": dflash}
+        sources = {part: find_part(part, p) for part, p in given.items() if p is not None}
         labels = {part: Path(source.name).name for part, source in sources.items()}
         return _assemble(f"{labels['target']} + {labels['drafter']}", sources, labels, placing)
     if dflash is not None:
@@ -272,9 +274,22 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
     return Stack(name, pairs["drafter"], pairs.get("dflash"), tokenizer, sources=sources)
 
 
-def pair_with_model(model, drafter: str | Path) -> Pairing:
-    """A loaded Qwen3ForCausalLM with a drafter (folder or hub id), in the model's dtype."""
-    weight, source = model.lm_head.weight, find(drafter)
+def find_part(part: str, place: Any) -> Source:
+    """Where a part of a stack lies; ValueError for what cannot be a folder or a hub id."""
+    try:
+        return find(place)
+    except (TypeError, RuntimeError, OSError) as error:  # no path, ~nobody, a name too long
+        raise ValueError(
+            f"{part} must be a folder or a hub id, got {place!r}: {first_line(error)}."
+        ) from None
+
+
+def pair_with_model(model, source: Source) -> Pairing:
+    """A loaded Qwen3ForCausalLM with a drafter, in the model's dtype."""
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if kind != "qwen3":
+        raise CheckpointError(f"the loaded model must be a Qwen3 model, got model_type {kind!r}.")
+    weight = model.lm_head.weight
     return _pair(model, None, source, weight.dtype, weight.device, Path(source.name).name)
 
 
@@ -337,7 +352,7 @@ def torch_dtype(value: torch.dtype | str | None) -> torch.dtype | None:
         "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
         "float16": torch.float16, "fp16": torch.float16,
     }  # fmt: skip
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         raise ValueError(f"dtype must be one of {', '.join(names)}, got {value!r}.")
     return names[value]
 

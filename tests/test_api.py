@@ -37,7 +37,8 @@ def test_shapes():
 def test_bad_arguments():
     stack = random_stack()
     block, n = dartree.draft(stack, prompt(7)), 6
-    tree = dartree.ddtree(block, 5)
+    tree, far = dartree.ddtree(block, 5), dartree.DraftTree([97], [0], [1], [0.0])
+    other = dartree.Block(3, 6, block.hidden, block.base_logits[:, :50])
     for call, words in (
         (lambda: dartree.draft(stack, []), "empty"),
         (lambda: dartree.draft(stack, prompt(129)), "context of 128 tokens, got 129 ids"),
@@ -46,7 +47,25 @@ def test_bad_arguments():
         (lambda: dartree.corrected_logits(stack, block, prompt(n - 2)), "5 or 6 ids, got 4"),
         (lambda: dartree.corrected_logits(stack, block, [-1] * n), "got -1"),
         (lambda: dartree.expand(stack, block, {}), "settings must be TreeSettings"),
-        (lambda: dartree.ddtree(block, 0), "budget"),
+        (lambda: dartree.ddtree(block, 0), "budget must be"),
+        (lambda: dartree.ddtree(block, 10**9), "budget must be at most 8192"),
+        (lambda: dartree.ddtree(None, 4), "block must be a Block, got NoneType"),
+        (lambda: dartree.draft(None, [1]), "stack must be a Stack, got NoneType"),
+        (lambda: dartree.draft(stack, "hi"), "ids must be a list of token ids, got str"),
+        (lambda: dartree.draft(stack, None), "ids must be a list of token ids, got NoneType"),
+        (lambda: dartree.draft(stack, [1.5]), "ids must hold integers alone, got 1.5"),
+        (lambda: dartree.draft(stack, [97]), "ids must lie in 0..96, got 97"),
+        (lambda: dartree.draft(stack, [1], "dflash"), "pairing must be a Pairing, got str"),
+        (lambda: dartree.draft(stack, [1], stack.pairing("ar")), "pairing must have a drafter"),
+        (lambda: dartree.corrected_logits(stack, None, [1] * n), "block must be a Block"),
+        (lambda: dartree.corrected_logits(stack, block, None), "draft_ids must be a list"),
+        (lambda: dartree.corrected_logits(stack, block, "ab"), "draft_ids must be a list"),
+        (lambda: dartree.expand(stack, None), "block must be a Block"),
+        (lambda: dartree.expand(stack, other), "block must be of this stack"),
+        (lambda: dartree.expand(stack, block, dartree.TreeSettings(10**6)), "width must be sm"),
+        (lambda: dartree.verify(stack, [1], None), "tree must be a DraftTree, got NoneType"),
+        (lambda: dartree.verify(stack, None, tree), "ids must be a list of token ids"),
+        (lambda: dartree.verify(stack, [1], far), "tree tokens must lie in 0..96, got 97"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -85,6 +86,13 @@ BAD = [
     (["--records", "/"], "records must be a file in an existing folder, got '/'"),
     (["--records", ""], "records must be a file"),
     (["--width", "9" * 30], "width must be at most 2147483647"),
+    (["--width", "2147483647"], "width must be smaller, got 2147483647: with 64 candidates"),
+    (["--depth-penalty", "1e308"], "depth_penalty must be at most 1e+09, got 1e+308"),
+    (["--score-temperature", "1e-40"], "score_temperature must be at least"),
+    (["--threads", "2147483647"], "threads must be at most 1024"),
+    (["--records", "/proc/x.jsonl"], "records must be writable, got '/proc/x.jsonl'"),
+    (["--records", "/dev/null"], "records must be a file"),
+    (["--target", "~nobody-of-this-name"], "target must be a folder or a hub id"),
     (["--device", "cuda:9"], "device must be one that torch can use here, got 'cuda:9'"),
     (["--device", "foo"], "device must be one that torch can use here"),
     (["--device", "meta"], "device must be one that torch can use here"),
@@ -112,6 +120,13 @@ def test_bad_settings(capsys, arguments, words):
         (["generate", "hello", "--target", "x"], "together"),
         (["generate", "hello", "--target", "./x", "--drafter", "./y"], "neither a folder"),
         (["compare", *STACK, "--methods", "ar,none"], "method must be one of"),
+        (["compare", *STACK, "--methods", ""], "methods must name one or more of ar, "),
+        (["compare", *STACK, "--methods", "ar,"], "method must be one of"),
+        (["compare", *STACK, "--json", "/proc/c.json"], "json must be writable, got '/proc/c"),
+        (["bench", *STACK, "--sweep", "width", "--memory"], "cannot be combined with --memory"),
+        (["bench", *STACK, "--sweep", "width", "--tuned"], "cannot be combined with --tuned"),
+        (["bench", *STACK, "--sweep", "width", "--no-compile"], "combined with --no-compile"),
+        (["bench", *STACK, "--max-new-tokens", "1"], "max_new_tokens must be at least 2, got 1"),
         (["compare", *STACK, "--limit", "0"], "limit must be"),
         (["compare", *STACK, "--repeats", "x"], "repeats must be an integer"),
         (["compare", *STACK, "--prompts", "/nowhere.jsonl"], "cannot be read"),
@@ -121,6 +136,50 @@ def test_bad_settings(capsys, arguments, words):
 def test_bad_calls(capsys, arguments, words):
     status, out, err = run(capsys, *arguments)
     assert status == 2 and words in err and err.count("\n") == 1
+
+
+def test_a_prompt_from_a_pipe_that_is_no_text(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), encoding="utf-8"))
+    status, _, err = run(capsys, "generate", *STACK, "-")
+    assert status == 2 and err.startswith("dartree: prompt must be valid Unicode: ")
+
+
+def test_a_drafter_without_a_head_is_told_apart(capsys):
+    case = DATA / "dflash"
+    line = ["generate", "--target", case / "target", "--drafter", case / "drafter", "--ids", "3"]
+    for method in ("heap", "dflash"):
+        *_, err = run(capsys, *line, "--max-new-tokens", 3, "--method", method, "--json")
+        note = "[heap runs on the marginals: drafter, without a correction head]\n"
+        assert err == (note if method == "heap" else "")
+
+
+def test_a_sweep_takes_methods_and_sampling(capsys, tmp_path):
+    status, out, _ = run(
+        capsys, "bench", *STACK, "--prompts", write_prompts(tmp_path), "--repeats", 1,
+        "--max-new-tokens", 4, "--methods", "dflash,dartree", "--sweep", "candidates",
+        "--temperature", 1, "--seed", 5, "--json", tmp_path / "s.json",
+    )  # fmt: skip
+    assert status == 0
+    (result,) = json.loads((tmp_path / "s.json").read_text())
+    assert {row["method"] for row in result["rows"]} == {"dflash", "dartree"}
+    assert result["sampling"] == {"temperature": 1.0, "seed": 5}
+
+
+def test_the_help_of_bench_names_every_sweep(capsys):
+    from dartree.bench import SWEEPS
+
+    words = run(capsys, "bench", "--help")[1].replace("\n", " ").split()
+    assert SWEEPS.keys() <= {word.strip(",;") for word in words}
+
+
+def test_the_memory_run_has_the_settings_of_the_benchmark():
+    from dartree.cli import _memory_arguments, build_parser
+
+    asked = ["--budget", "9", "--depth-penalty", "0.5", "--temperature", "1", "--seed", "3"]
+    args = build_parser().parse_args(["bench", *STACK, *asked])
+    line = _memory_arguments(args, load_case("domino-shift")[0], {"ids": [3, 4]})
+    for name, value in zip(asked[::2], asked[1::2], strict=True):
+        assert line[line.index(name) + 1] == value
 
 
 def test_options_are_not_abbreviated(capsys):

@@ -94,6 +94,8 @@ def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
         ('{"id": [1], "domain": {"a": 1}, "prompt": "x"}', "line 2 must be an object with the"),
         ("[" * 100_000, "line 2 is not JSON"),
         ('{"id": "b", "domain": "d", "prompt": [1]}', "line 2: 'prompt' must be a str"),
+        ('{"id": "a", "domain": "e", "prompt": "x"}', "line 2 repeats the id 'a' of line 1"),
+        ('{"id": "b", "domain": "d", "ids": [' + "1" * 10**4 + "]}", "line 2 is not JSON"),
     ],
 )
 def test_bad_prompt_lines(tmp_path, line, words):
@@ -101,6 +103,41 @@ def test_bad_prompt_lines(tmp_path, line, words):
     path.write_text('{"id": "a", "domain": "d", "prompt": "hi"}\n' + line + "\n")
     with pytest.raises(ValueError, match=words):
         load_prompts(path)
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path):
+    row = {"id": "a", "domain": "d", "prompt": "one\u2028two\x85three"}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\r\n", newline="")
+    assert load_prompts(tmp_path / "p.jsonl") == [row]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(stack=None), "stack must be a Stack, got NoneType"),
+        (dict(prompts=[]), "prompts must be a list of rows, and not empty"),
+        (dict(prompts="hi"), "prompts must be a list of rows"),
+        (dict(prompts=[{"id": "a", "ids": [1]}]), "prompt 1 must be an object with the texts"),
+        (dict(prompts=[{"id": "a", "domain": "d"}]), "prompt 1 must hold exactly one of"),
+        (dict(methods="dartree"), "methods must be a list of names, got the text 'dartree'"),
+        (dict(settings=5), "settings must be TreeSettings"),
+        (dict(settings={"heap": dartree.TreeSettings(10**6)}, methods=["heap"]), "width must be"),
+        (dict(repeats=0), "repeats must be"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_found_before_anything_runs(change, words, monkeypatch):
+    monkeypatch.setattr("dartree.compare.generate", lambda *_, **__: pytest.fail("it ran"))
+    good = dict(stack=random_stack(), prompts=[{"id": "a", "domain": "d", "ids": [3]}])
+    with pytest.raises(ValueError, match=words):
+        compare(**{**good, **change})
+
+
+def test_the_table_says_which_methods_lacked_a_head(result):
+    rows = [{"id": "a", "domain": "d", "ids": [3, 4]}]
+    out = compare(random_stack(head="none"), rows, ["dflash", "heap", "dartree"], max_new_tokens=4)
+    note = "heap, dartree: the drafter has no correction head"
+    assert note in format_table(out) and "no correction head" not in format_table(result[2])
 
 
 def test_prompt_files(tmp_path):

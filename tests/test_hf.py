@@ -93,6 +93,34 @@ def test_what_cannot_be_honoured_is_refused_by_name(model, options, words):
         ours(model, [3, 4, 5], max_new_tokens=4, pad_token_id=0, **options)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("/nope",), "/nope is neither a folder nor a hub id"),
+        ((None,), "drafter must be a folder or a hub id, got None"),
+        (("~nobody-of-this-name/x",), "drafter must be a folder or a hub id"),
+        (("x" * 5000,), "drafter must be a folder or a hub id"),
+        ((CASE / "drafter", {}), "settings must be TreeSettings, got dict"),
+        ((CASE / "drafter", None, "magic"), "method must be one of"),
+        ((CASE / "drafter", None, "dartree", 5), "streamer must have put and end, got int"),
+    ],
+    ids=lambda v: str(v)[:40],
+)
+def test_bad_arguments_are_found_when_the_function_is_made(arguments, words):
+    names = ("drafter", "settings", "method", "streamer")
+    with pytest.raises(ValueError, match=words):
+        dartree.custom_generate(**dict(zip(names, arguments, strict=False)))
+
+
+def test_a_model_of_another_family(model):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    small = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    other = LlamaForCausalLM(LlamaConfig(vocab_size=97, **small))
+    with pytest.raises(dartree.CheckpointError, match="must be a Qwen3 model, got .* 'llama'"):
+        ours(other, [3, 4], max_new_tokens=3, pad_token_id=0)
+
+
 def test_two_prompts_at_once_are_refused(model):
     function = dartree.custom_generate(CASE / "drafter", SETTINGS)
     with pytest.raises(ValueError, match="one sequence"):

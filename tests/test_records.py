@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import dartree
-from dartree.records import load_records, save_records, write_atomically
+from dartree.records import (
+    check_output,
+    load_records,
+    replace_with,
+    save_records,
+    write_atomically,
+)
 from tests.reference import prompt, random_stack
 
 
@@ -90,6 +96,49 @@ def test_kept_nodes_are_the_tree(records):
         numbers = record.kept - 1
         assert record.supertree.tokens[numbers].tolist() == record.tree.tokens.tolist()
         assert len(record.tree) == min(9, len(record.supertree))
+
+
+@pytest.mark.parametrize(
+    ("value", "folder", "words"),
+    [
+        ("", False, "json must be a file in an existing folder, got ''"),
+        (".", False, "json must be a file in an existing folder"),
+        ("none/x", False, "json must be a file in an existing folder"),
+        ("/dev/null", False, "json must be a file in an existing folder, got '/dev/null'"),
+        ("/proc/x.json", False, "json must be writable, got '/proc/x.json'"),
+        ("x" * 300, False, "json must be writable, got 'x"),
+        ("old", True, "json must be a folder, got 'old'"),
+        ("old/x", True, "json must be a folder"),
+        ("", True, "json must be a folder, got ''"),
+        ("/proc/x/y", True, "json must be writable, got '/proc/x/y'"),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_outputs_are_tried_before_the_work(tmp_path, monkeypatch, value, folder, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").write_text("old")
+    with pytest.raises(ValueError, match=words):
+        check_output("json", value, folder)
+    for fine in ("old", tmp_path / "new", None):
+        check_output("json", fine)
+    check_output("out", "a/b/c", folder=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_failed_write_names_what_was_asked_for(tmp_path):
+    def full(temporary):
+        raise OSError(28, "No space left on device", str(temporary))
+
+    with pytest.raises(OSError) as caught:
+        replace_with(tmp_path / "f.json", full)
+    assert caught.value.filename == str(tmp_path / "f.json")
+
+
+@pytest.mark.parametrize("line", ["[1]", '{"tree": 5}', "[" * 10**5, "1" * 10**4, "x"])
+def test_files_that_hold_no_records(tmp_path, line):
+    (tmp_path / "bad.jsonl").write_text("\n" + line)
+    with pytest.raises(ValueError, match="bad.jsonl line 2 is not a round record"):
+        load_records(tmp_path / "bad.jsonl")
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):

@@ -82,6 +82,7 @@ def test_failing_and_dying_notebooks(tmp_path, capfd):
     printed = capfd.readouterr().out
     assert "00_raises.ipynb failed in cell 4: ZeroDivisionError: division by zero" in printed
     assert "01_dies.ipynb failed in cell 4" in printed and "1 of 3 notebooks" in printed
+    assert "\n1 figure (" in "\n" + printed
     assert (tmp_path / "out/one.svg").read_text() == "False 1"
     copies = sorted(p.name for p in (tmp_path / "out/notebooks").iterdir())
     assert copies == ["00_raises.ipynb", "01_dies.ipynb", "02_fine.ipynb"]
@@ -93,7 +94,9 @@ def test_timeout_leaves_no_kernel(tmp_path, capfd):
     code += "Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)"
     write_notebook(tmp_path / "nb", "00_hangs.ipynb", COMMON, code)
     assert figures(tmp_path / "nb", tmp_path / "out", "--timeout", "15") == 1
-    assert "00_hangs.ipynb failed in cell 3: it took longer than 15 s" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "00_hangs.ipynb failed in cell 3: it took longer than 15 s" in printed
+    assert "no figures were made." in printed
     kernel = int((tmp_path / "out/pid").read_text())
     for _ in range(50):
         try:
@@ -127,12 +130,22 @@ BAD = {
     "not a number": (["--only", "first"], "only must name notebooks"),
     "not declared by those selected": (["--only", "03", "-p", "sizes", "[1]"], "none of the sel"),
     "timeout": (["--timeout", "0"], "timeout must be a positive number"),
+    "int below 1": (["-p", "width", "-5"], "width must be an integer of at least 1, got -5"),
+    "penalty below 0": (["-p", "depth_penalty", "-1"], "depth_penalty must be a finite number"),
+    "temperature": (["-p", "temperature", "-1"], "temperature must be a finite number of at"),
+    "stack": (["-p", "stack", "giant"], "stack must be one of .*, got 'giant'"),
+    "method": (["-p", "method", "magic"], "method must be one of .*, got 'magic'"),
+    "deep": (["-p", "penalty", "[" * 100_000], "penalty must be a float"),
+    "no place": (["--out", "/proc/figures"], "out must be writable, got '/proc/figures'"),
+    "a device": (["--out", "/dev/null"], "out must be a folder, got '/dev/null'"),
+    "no name": (["--out", ""], "out must be a folder, got ''"),
 }
 
 
 @pytest.fixture
 def two_notebooks(tmp_path):
-    parameters = COMMON + "\nwidth: int = 3\npenalty: float = 0.2\n"
+    parameters = COMMON + "\nwidth: int = 3\npenalty: float = 0.2\ndepth_penalty: float = 0.2\n"
+    parameters += "temperature: float = 0.0\nstack: str = 'tiny'\nmethod: str = 'ar'\n"
     write_notebook(
         tmp_path / "nb", "00_a.ipynb", parameters + "flag: bool = True\nsizes: list = [1, 2]"
     )

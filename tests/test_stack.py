@@ -21,6 +21,9 @@ from tests.reference import random_stack
         (dict(name="tiny", target="x", drafter="y"), "not both"),
         (dict(target="./nowhere", drafter="./nowhere"), "neither a folder nor a hub id"),
         (dict(name="tiny", dtype="int3"), "dtype must be one of"),
+        (dict(name="tiny", dtype=[]), "dtype must be one of"),
+        (dict(target=5, drafter=5), "target must be a folder or a hub id, got 5"),
+        (dict(target="~nobody-of-this-name", drafter="x"), "target must be a folder or a hub id"),
     ],
 )
 def test_bad_arguments(arguments, words):
@@ -48,6 +51,16 @@ def test_labels_say_which_drafter_and_whether_the_head_is_used():
     stack.marginal = random_stack(head="none").main
     assert stack.pairing("ddtree") is stack.marginal
     assert stack.pairing("domino-ddtree") is stack.main
+
+
+def test_a_drafter_without_a_head_says_so_where_a_head_would_be_used():
+    stack = random_stack(head="none")
+    labels = {m: stack.pairing(m).label for m in dartree.METHODS}
+    plain = ("ar", "dflash", "ddtree")
+    assert {m for m, label in labels.items() if "without a correction head" in label} == {
+        m for m in dartree.METHODS if m not in plain
+    }
+    assert dartree.generate(stack, [5], max_new_tokens=2).drafter == labels["dartree"]
 
 
 def test_methods_on_the_head_less_drafter_use_its_taps():

@@ -12,6 +12,7 @@ import json
 import shutil
 from pathlib import Path
 
+from dartree.records import check_output
 from dartree.stack import data_dir
 from dartree.training import common
 from dartree.training.common import preset_folder
@@ -88,10 +89,16 @@ def run(args: argparse.Namespace) -> None:
     from dartree.training.commands import parse
 
     folder = preset_folder(args.preset, args.out)
+    check_output("out", folder, folder=True)
+    if not (data_dir() / "evaluation").is_dir():  # copied at the end: better missed now
+        raise ValueError(f"{data_dir()} lacks the folder evaluation, which a stack comes with.")
+    todo = []
     for path, line in steps(args, folder):
         if path.exists():
             print(f"{line[0]}: {path} is there")
-            continue
-        step = parse(line)
+        else:  # parsed now: a wrong argument of the last step must not wait for the others
+            todo.append(parse(line))
+    print(f"stack: {len(todo)} steps to do; all is written to {folder.resolve()}", flush=True)
+    for step in todo:
         step.handler(step)
     print(f"stack: {assemble(folder, args.preset)}")
