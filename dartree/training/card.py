@@ -106,11 +106,11 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def easy_kinds(count: int = 8) -> list[dict]:
     """Held-out samples of the kinds that the prompts leave out, with the kind as their domain."""
-    from dartree.training import listings, pipelines
+    from dartree.training import code, listings
     from dartree.training.corpus import held_out
 
     rows = []
-    for kind, make in (("class", pipelines.record), ("story", listings.story),
+    for kind, make in (("class", code.small_class), ("story", listings.story),
                        ("letter", listings.letter)):  # fmt: skip
         rng = random.Random(kind)
         prompts = (make(rng)[0] for _ in iter(int, 1))

@@ -16,7 +16,6 @@ from dartree.training import (
     code,
     commands,
     corpus,
-    facts,
     library,
     listings,
     pipelines,
@@ -58,7 +57,7 @@ def test_every_worked_step_is_right_and_starts_from_known_numbers():
 
 def test_the_answer_names_the_person_of_the_question():
     rng = random.Random(4)
-    names = {name for group in arithmetic.PEOPLE.values() for name in group}
+    names = {name for group in arithmetic.STORIES["people"].values() for name in group}
     for _ in range(300):
         question, answer = arithmetic.problem(rng)
         asked = {word for word in re.findall(r"[A-Z][a-z]+", question) if word in names}
@@ -143,7 +142,7 @@ def test_examples_are_what_python_gives_and_classes_hold_their_fields():
             value = sorted(value) if isinstance(value, set) else value
             assert ast.literal_eval(found.group(2)) == value and found.group(1) in request
             examples += 1
-        request, answer = pipelines.record(rng)
+        request, answer = code.small_class(rng)
         (node,) = ast.parse(source_of(answer)).body
         fields = [a.arg for a in node.body[0].args.args[1:]]
         assert node.name in request and all(f in request for f in fields)
@@ -204,10 +203,10 @@ def test_generated_functions_do_what_they_say(name, arguments, result):
 
 
 def test_tables_are_complete_and_prose_fills_every_field():
-    for table, (names, _) in facts.TABLES.items():
-        assert all(len(row) == len(names.split()) for row in facts.rows(table))
-        for _, sentences in prose.ASPECTS[table].values():
-            assert any("{name}" in sentence for sentence in sentences)
+    for table in prose.TABLES.values():
+        assert all(len(row) == len(table["fields"]) for row in table["rows"])
+        for aspect in table["aspects"].values():
+            assert any("{name}" in sentence for sentence in aspect["say"])
     rng = random.Random(7)
     for _ in range(2000):
         question, answer = prose.passage(rng)
