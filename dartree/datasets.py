@@ -104,7 +104,8 @@ def load_dataset(
     if name not in DATASETS:
         known = ", ".join(DATASETS)
         raise ValueError(f"dataset must be one of {known}, or a .jsonl file, got {name!r}.")
-    return prompts(name, _fetch(name, DATASETS[name]))[:limit]
+    hint = "give a folder with a local copy" if folder is None else f"put a local copy in {folder}"
+    return prompts(name, _fetch(name, DATASETS[name], f"or {hint}, {name}.jsonl"))[:limit]
 
 
 def prompts(name: str, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
@@ -131,8 +132,7 @@ def _prompt(name: str, source: DataSet, index: int, row: Mapping[str, Any]) -> R
     return Row(f"{name}-{index:05d}", name, turns)
 
 
-def _fetch(name: str, source: DataSet) -> Iterable[Mapping[str, Any]]:
-    hint = f"or give a folder with a local copy, {name}.jsonl"
+def _fetch(name: str, source: DataSet, hint: str) -> Iterable[Mapping[str, Any]]:
     try:
         import datasets
     except ImportError:

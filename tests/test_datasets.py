@@ -118,8 +118,10 @@ def test_a_set_from_the_hub(monkeypatch):
     with pytest.raises(ValueError, match=r"mbpp \(google.*\) could not be fetched: no route; try"):
         load_dataset("mbpp")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"needs the package datasets .* mbpp.jsonl"):
+    with pytest.raises(ValueError, match=r"needs the package datasets .* give a .* mbpp.jsonl"):
         load_dataset("mbpp")
+    with pytest.raises(ValueError, match=r"put a local copy in /empty, mbpp.jsonl"):
+        load_dataset("mbpp", "/empty")
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dartree.analysis.roofline import DOMINO, DrafterShape, Engine, ModelShape
-from dartree.drafter import DFlashDrafter, DrafterCache, DrafterConfig
+from dartree.drafter import DFlashDrafter, DrafterCache
 from dartree.target import KVCache, Target, TreeRows
 
 # Another name for memory that is there: no kernel.
@@ -99,12 +99,8 @@ class _Growing(KVCache):
 def _target(shape: ModelShape, layers: int) -> Target:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=shape.vocab, hidden_size=shape.hidden, num_hidden_layers=layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim, intermediate_size=shape.intermediate,
-        tie_word_embeddings=shape.tied, attn_implementation="sdpa",
-    )  # fmt: skip
+    sizes = shape.config() | {"num_hidden_layers": layers}
+    config = Qwen3Config(**sizes, attn_implementation="sdpa")
     with torch.device("meta"):
         return Target(Qwen3ForCausalLM(config).to(torch.bfloat16))
 
@@ -127,15 +123,8 @@ def layer_count(shape: ModelShape, rows: int, prefix: int) -> Count:
 
 def draft_count(shape: ModelShape, drafter: DrafterShape = DOMINO, new: int = 8) -> Count:
     """One draft: ``new`` context features fused, the block's forward, lm_head, the top K."""
-    config = DrafterConfig(
-        hidden_size=shape.hidden, num_hidden_layers=drafter.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim, intermediate_size=shape.intermediate, vocab_size=shape.vocab,
-        block_size=drafter.drafts, mask_token_id=0, num_target_layers=shape.layers,
-        target_layer_ids=tuple(range(drafter.taps)), shift_label=True,
-    )  # fmt: skip
     with torch.device("meta"):
-        model = DFlashDrafter(config).to(torch.bfloat16)
+        model = DFlashDrafter(drafter.config(shape)).to(torch.bfloat16)
         features = torch.zeros(new, drafter.taps * shape.hidden, dtype=torch.bfloat16)
         table = torch.zeros(shape.vocab, shape.hidden, dtype=torch.bfloat16)
         ids = torch.zeros(drafter.drafts, dtype=torch.long)

@@ -11,8 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
+
+from dartree import memory, public
+from dartree.checkpoints import parse_drafter_config
+from dartree.drafter import DrafterConfig
+from dartree.settings import TreeSettings
 
 BYTES = 2  # of a bfloat16
 
@@ -64,22 +71,49 @@ class ModelShape:
         """Bytes of one token's keys and values in all layers."""
         return BYTES * 2 * self.layers * self.kv_heads * self.head_dim
 
+    def config(self) -> dict[str, Any]:
+        """The config.json that it was read from, as far as it fixes sizes."""
+        return {
+            "vocab_size": self.vocab, "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim,
+            "intermediate_size": self.intermediate, "tie_word_embeddings": self.tied,
+        }  # fmt: skip
 
-# From the public config.json of both models.
-QWEN3_4B = ModelShape("Qwen3-4B", 36, 2560, 32, 8, 128, 9728, 151_936, tied=True)
-QWEN3_8B = ModelShape("Qwen3-8B", 36, 4096, 32, 8, 128, 12_288, 151_936, tied=False)
-MODELS = {shape.name: shape for shape in (QWEN3_4B, QWEN3_8B)}
+
+def shape_of(name: str) -> ModelShape:
+    """The shape of a public target, by its hub id."""
+    c = public.target_config(name)
+    return ModelShape(
+        name.removeprefix("Qwen/"), c["num_hidden_layers"], c["hidden_size"],
+        c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], c["intermediate_size"],
+        c["vocab_size"], c["tie_word_embeddings"],
+    )  # fmt: skip
+
+
+QWEN3_4B, QWEN3_8B = shape_of("Qwen/Qwen3-4B"), shape_of("Qwen/Qwen3-8B")
 
 
 @dataclass(frozen=True)
 class DrafterShape:
     """A block drafter of the target's width and its Domino head (arXiv 2605.29707)."""
 
-    layers: int = 5
-    taps: int = 5
-    drafts: int = 16
-    mlp: int = 256  # M
-    gru: int = 1024  # G
+    layers: int
+    taps: int
+    drafts: int
+    mlp: int  # M
+    gru: int  # G
+
+    def config(self, model: ModelShape) -> DrafterConfig:
+        """The drafter's configuration on a target; which layers it taps does not matter here."""
+        return DrafterConfig(
+            hidden_size=model.hidden, num_hidden_layers=self.layers,
+            num_attention_heads=model.heads, num_key_value_heads=model.kv_heads,
+            head_dim=model.head_dim, intermediate_size=model.intermediate,
+            vocab_size=model.vocab, block_size=self.drafts, mask_token_id=0,
+            target_layer_ids=tuple(range(self.taps)), num_target_layers=model.layers,
+            shift_label=True, head="domino", emb_dim=self.mlp, gru_hidden_dim=self.gru,
+        )  # fmt: skip
 
     def body(self, model: ModelShape) -> ModelShape:
         """The drafter's layers as a model of their own; its tables are the target's."""
@@ -97,7 +131,14 @@ class DrafterShape:
         return gru + self.mlp * (model.hidden + self.gru) + self.mlp * model.vocab
 
 
-DOMINO = DrafterShape()
+def drafter_shape_of(name: str) -> DrafterShape:
+    """The shape of a public Domino drafter, by its hub id."""
+    c = parse_drafter_config(public.DRAFTERS[name][1])
+    taps = len(c.target_layer_ids)
+    return DrafterShape(c.num_hidden_layers, taps, c.drafts, c.emb_dim, c.gru_hidden_dim)
+
+
+DOMINO = drafter_shape_of("Huang2020/Qwen3-4B-Domino-b16")
 
 
 @dataclass(frozen=True)
@@ -232,23 +273,32 @@ def memory_gb(
     budget: int = 64,
     drafter: DrafterShape = DOMINO,
 ) -> dict[str, float]:
-    """GB (1e9 bytes) by what holds them, everything in bfloat16 but the scores."""
-    body, n, g = drafter.body(model), drafter.drafts, drafter.gru
-    tokens = load.batch * (load.prefix + 1 + budget)
+    """GB (1e9 bytes) by what holds them, as :func:`dartree.memory.estimate` counts them.
+
+    Cache, supertree and a round's tensors are there for each sequence; prompts are read one by
+    one. The table V x 3G counts, also where this package would not keep it.
+    """
+    n, g = drafter.drafts, drafter.gru
+    need = _estimate(model, load.prefix, width, candidates, budget, drafter)
     supertree = width * n * (BYTES * g + 3 * 8 + 4)  # GRU state; token, parent, depth; score
     parts = {
-        "target weights": BYTES * model.parameters,
-        "target KV cache": model.kv_bytes * tokens,
-        "drafter weights": BYTES * drafter.parameters(model),
-        "drafter KV cache": body.kv_bytes * load.batch * (load.prefix + n),
-        "head weights": BYTES * drafter.head_parameters(model),
-        "GRU table [V, 3G]": BYTES * model.vocab * 3 * g,
-        "target logits": BYTES * load.batch * (1 + budget) * model.vocab,
-        "drafter logits": BYTES * load.batch * n * model.vocab,
-        "candidate rows [D, K, M]": BYTES * load.batch * n * candidates * drafter.mlp,
+        "target weights": need.target,
+        "drafter weights": need.drafter,
+        "head weights": need.head,
+        "head tables (V x 3G)": need.head_tables + need.table_left_out,
+        "KV caches": load.batch * need.cache,
+        "logits and the like": max(load.batch * need.round_peak, need.prefill_peak),
         "supertree": load.batch * supertree,
     }
     return {name: size / 1e9 for name, size in parts.items()}
+
+
+@lru_cache(maxsize=64)
+def _estimate(
+    model: ModelShape, prefix: int, width: int, candidates: int, budget: int, drafter: DrafterShape
+) -> memory.Estimate:
+    settings = TreeSettings(width=width, candidates=candidates, budget=budget)
+    return memory.estimate(model.config(), drafter.config(model), settings, prefix, BYTES)
 
 
 def flat_until(

@@ -122,13 +122,14 @@ def quoted_gains() -> dict[str, float]:
 
 
 def longest_batch(model: ModelShape, device: str, prefix: int, budget: int = 64) -> int:
-    """How many sequences of ``prefix`` tokens fit beside weights and tables."""
-    known, batch = devices()[device].memory, 0
-    one, two = (
-        sum(roofline.memory_gb(model, Load(prefix, n), budget=budget).values()) for n in (1, 2)
-    )
-    if one <= known:
-        batch = 1 + int((known - one) / (two - one))
+    """How many sequences of ``prefix`` tokens fit beside weights and tables; 0 for none."""
+
+    def enough(batch: int) -> bool:
+        return fits(roofline.memory_gb(model, Load(prefix, batch), budget=budget), device)
+
+    batch = 0
+    while enough(batch + 1):
+        batch += 1
     return batch
 
 

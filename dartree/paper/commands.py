@@ -64,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
     grid = make_grid(args)
     if args.tables:
         return _tables(out, read_records(out))
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out cannot be made, got {args.out!r}: {error.strerror}.") from None
     placing = _placing(args, local)
     grid = replace(grid, rows=_rows(args, out))  # last: it may have to fetch them
     together = args.device_map == TENSOR_PARALLEL  # all processes make the same round
@@ -188,8 +191,10 @@ def _public_set(name: str, data: str | None, out: Path) -> list:
     from dartree.datasets import DATASETS, load_dataset, save_rows
 
     kept = out / "prompts"
-    folder = data if data and (Path(data) / f"{name}.jsonl").is_file() else kept
-    found = load_dataset(name, folder)
+    places = [
+        place for place in (data, kept) if place and (Path(place) / f"{name}.jsonl").is_file()
+    ]
+    found = load_dataset(name, places[0] if places else data)
     if name in DATASETS and not (kept / f"{name}.jsonl").exists():
         kept.mkdir(parents=True, exist_ok=True)
         save_rows(found, kept / f"{name}.jsonl")

@@ -8,9 +8,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dartree import plots
+import dartree
+from dartree import memory, plots, public
 from dartree.analysis import launches, published, roofline, scale
-from dartree.analysis.roofline import QWEN3_4B, QWEN3_8B, Device, Engine, Load, ModelShape
+from dartree.analysis.roofline import (
+    QWEN3_4B,
+    QWEN3_8B,
+    Device,
+    DrafterShape,
+    Engine,
+    Load,
+    ModelShape,
+)
+from dartree.checkpoints import parse_drafter_config
 from dartree.plots import scale as pictures
 
 # 1 GB/s and 1 TFLOP/s: milliseconds are read off the bytes.
@@ -29,31 +39,20 @@ def test_parameters_are_those_of_the_library(shape, billions):
     """The published sizes, and transformers' own count of a model without data."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=shape.vocab, hidden_size=shape.hidden, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim, intermediate_size=shape.intermediate,
-        tie_word_embeddings=shape.tied,
-    )  # fmt: skip
     with torch.device("meta"):
-        model = Qwen3ForCausalLM(config)
+        model = Qwen3ForCausalLM(Qwen3Config(**shape.config()))
     assert sum(p.numel() for p in model.parameters()) == shape.parameters
     assert round(shape.parameters / 1e9, 2) == billions
 
 
 def test_drafter_parameters_are_those_of_our_modules():
-    from dartree.drafter import DFlashDrafter, DrafterConfig
-    from dartree.heads import DominoHead
+    from dartree.checkpoints import empty_drafter
 
-    shape, m = roofline.DOMINO, QWEN3_4B
-    config = DrafterConfig(
-        m.hidden, shape.layers, m.heads, m.kv_heads, m.head_dim, m.intermediate, m.vocab, 16, 0,
-        tuple(range(shape.taps)), m.layers, emb_dim=shape.mlp, gru_hidden_dim=shape.gru,
-    )  # fmt: skip
-    with torch.device("meta"):
-        modules = DFlashDrafter(config), DominoHead(config)
+    shape = roofline.DOMINO
+    assert shape == DrafterShape(layers=5, taps=5, drafts=16, mlp=256, gru=1024)
+    modules = empty_drafter(shape.config(QWEN3_4B))
     body, head = (sum(p.numel() for p in module.parameters()) for module in modules)
-    assert (shape.parameters(m), shape.head_parameters(m)) == (body, head)
+    assert (shape.parameters(QWEN3_4B), shape.head_parameters(QWEN3_4B)) == (body, head)
 
 
 def test_one_row_takes_its_bytes_over_the_bandwidth():
@@ -103,13 +102,28 @@ def test_a_round_is_the_sum_of_its_stages():
 
 
 def test_memory_by_hand():
+    """For two sequences of 1000 tokens with trees of 64; one way of counting, here and there."""
     parts = roofline.memory_gb(QWEN3_4B, Load(1000, 2), budget=64)
     assert parts["target weights"] == pytest.approx(8.045, abs=5e-4)
-    assert parts["GRU table [V, 3G]"] == pytest.approx(151_936 * 3072 * 2 / 1e9)
-    assert parts["target KV cache"] == pytest.approx(2 * 1065 * 147_456 / 1e9)
+    tables = 151_936 * 3072 + (256 + 3072) * 1024
+    assert parts["head tables (V x 3G)"] == pytest.approx(tables * 2 / 1e9)
+    row = 2 * 8 * 128 * 2  # keys and values, heads, size, bytes; 36 layers, 5 drafter layers twice
+    assert parts["KV caches"] == pytest.approx(2 * (1000 + 64 + 16) * row * (36 + 2 * 5) / 1e9)
+    target, raw = public.DRAFTERS["Huang2020/Qwen3-4B-Domino-b16"]
+    need = memory.estimate(
+        public.target_config(target), parse_drafter_config(raw), dartree.TreeSettings(), 4096
+    )
+    parts = roofline.memory_gb(QWEN3_4B, Load(4096))
+    kept = 1e9 * (sum(parts.values()) - parts["supertree"]) - need.table_left_out
+    assert kept == pytest.approx(need.total)
+
+
+def test_as_many_sequences_as_fit():
     batch = scale.longest_batch(QWEN3_4B, published.ADA, 4096)
-    assert scale.fits(roofline.memory_gb(QWEN3_4B, Load(4096, batch)), published.ADA)
-    assert not scale.fits(roofline.memory_gb(QWEN3_4B, Load(4096, batch + 1)), published.ADA)
+    assert batch > 1 and scale.fits(roofline.memory_gb(QWEN3_4B, Load(4096, batch)), published.ADA)
+    more = roofline.memory_gb(QWEN3_4B, Load(4096, batch + 1))
+    assert not scale.fits(more, published.ADA)
+    assert scale.longest_batch(QWEN3_8B, published.RTX5080, 4096) == 0
 
 
 def test_flat_part_and_best_budget():
@@ -158,6 +172,19 @@ def test_csv_files_say_where_each_number_comes_from():
         assert row["hardware"] in published.devices()
     with pytest.raises(ValueError, match="0 published numbers"):
         published.number(id="nothing")
+
+
+def test_data_sheet_numbers_follow_from_bus_and_clock():
+    """Bandwidth and peak, each from three or two other numbers of the same device."""
+    with published.file("devices").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            device = published.devices()[row["name"]]
+            bus = int(row["bus_bits"]) * float(row["gbit_s_per_pin"]) / 8
+            clocked = int(row["tensor_cores"]) * float(row["boost_ghz"])
+            peak = int(row["flop_per_core_and_clock"]) * clocked / 1e3
+            assert device.bandwidth == pytest.approx(bus, rel=0.01), row["name"]
+            assert device.tflops == pytest.approx(peak, rel=0.01), row["name"]
+            assert "not read again" in row["status"]
 
 
 def test_published_numbers_agree_with_each_other():

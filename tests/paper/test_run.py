@@ -248,6 +248,7 @@ def test_tables_of_what_is_there(rehearsal, tmp_path, capsys):
         (["--target", "x", "--datasets", "{file}"], "together"),
         (["--out", "{file}"], "out must be a folder"),
         (["--out", ""], "out must be a folder"),
+        (["--rehearsal", "--out", "{file}/x"], "out cannot be made"),
         (["--target", "./x", "--drafter", "./y", "--datasets", "{file}"], "neither a folder"),
     ],
     ids=lambda v: str(v)[:60],
