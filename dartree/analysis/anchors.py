@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dartree.decode import generate
+from dartree.analysis.answers import answers
 from dartree.settings import positive_int
 from dartree.stack import Prompt, Stack
 
@@ -30,9 +30,7 @@ def anchors(
 ) -> list[Anchor]:
     """Every ``every``-th token of the target's greedy answers, from the first one on."""
     every, found = positive_int("every", every), []
-    for number, prompt in enumerate(prompts):
-        start = stack.encode(prompt)
-        answer = generate(stack, start, method="ar", max_new_tokens=max_new_tokens).token_ids
+    for number, (start, answer) in enumerate(answers(stack, prompts, max_new_tokens)):
         for cut in range(1, len(answer), every):
             found.append(Anchor(number, [*start, *answer[:cut]], answer[cut:]))
     return found

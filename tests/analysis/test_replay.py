@@ -56,3 +56,18 @@ def test_a_text_of_one_token_has_no_rounds(stack):
 def test_unknown_methods_are_named(stack):
     with pytest.raises(ValueError, match="method must be one of"):
         Replay(stack, [[1]], 4).tau("medusa", SETTINGS[0])
+
+
+@pytest.mark.parametrize("shift", (True, False))
+def test_blocks_are_those_of_drafting_alone(shift, monkeypatch):
+    """Many anchors in one forward, each blind to what comes after it."""
+    monkeypatch.setattr("dartree.analysis.replay.AT_ONCE", 7)
+    stack = random_stack(head="domino", dtype=torch.float64, shift_label=shift)
+    replay = Replay(stack, [[7, 7, 1, 4, 2]], 20)
+    text = replay.texts[0]
+    for index in range(19):
+        block = replay.block(stack.main, 0, index)
+        alone = dartree.draft(stack, [*text.prompt, *text.answer[: index + 1]])
+        assert (block.anchor, block.position) == (alone.anchor, alone.position)
+        torch.testing.assert_close(block.hidden, alone.hidden, rtol=0, atol=1e-10)
+        torch.testing.assert_close(block.base_logits, alone.base_logits, rtol=0, atol=1e-9)
