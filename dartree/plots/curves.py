@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from dartree.clock import STAGES
-from dartree.plots.style import INK, SOFT, Look, method_look
+from dartree.plots import parts
+from dartree.plots.parts import ROUND_MS, TAU, draw_line, note
+from dartree.plots.style import INK, Look, method_look
 
 # The models' own forwards in solid colours, what is paid around them hatched.
 STAGE_LOOKS: dict[str, Look] = {
@@ -38,18 +39,13 @@ def draw_stages(ax: Axes, result: Mapping[str, Any]) -> Axes:
             ax.barh(y, width, left=left, height=0.68, fc=look.color, ec="white", lw=0.4,
                     hatch=look.hatch, label=stage if y == 0 else None)  # fmt: skip
             left += width
-        ax.annotate(
-            f"{entry['ms_per_round']:.1f} ms, tau {entry['tau']:.2f}", (entry["ms_per_round"], y),
-            xytext=(5, 0), textcoords="offset points", va="center", size=9, color=INK,
-        )  # fmt: skip
-    ax.set_yticks(range(len(entries)), [entry["method"] for entry in entries])
-    ax.set_ylim(len(entries) - 0.4, -0.6)
+        whole = entry["ms_per_round"]
+        note(ax, f"{whole:.1f} ms, tau {entry['tau']:.2f}", (whole, y), (5, 0), va="center",
+             size=9, color=INK)  # fmt: skip
+    parts.name_bars(ax, [entry["method"] for entry in entries])
     ax.set_xlim(0, 1.32 * max(entry["ms_per_round"] for entry in entries))
-    ax.grid(axis="y", visible=False)
-    ax.tick_params(axis="y", length=0)
     ax.set_xlabel("milliseconds of a round, by stage")
-    ax.legend(ncols=len(STAGES), loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8,
-              handlelength=1.2, columnspacing=1.0)  # fmt: skip
+    ax.legend(ncols=len(STAGES), fontsize=8, handlelength=1.2, columnspacing=1.0, **parts.ABOVE)
     return ax
 
 
@@ -70,31 +66,26 @@ def draw_sweep(ax: Axes, result: Mapping[str, Any], share: str | None = None) ->
         look, values = method_look(method), [row["value"] for row in rows]
         middle, low, high = np.array([row["ms_per_round"] for row in rows]).T
         ax.fill_between(values, low, high, color=look.color, alpha=0.2, lw=0)
-        ax.plot(values, middle, color=look.color, marker=look.marker, ls=look.dash, ms=5, lw=1.4,
-                label=method)  # fmt: skip
+        draw_line(ax, values, middle, look, method)
         if share:
             ax.plot(values, [row["stage_ms"][share] for row in rows], color=look.color, lw=0.8,
                     ls=":", label=f"{method}: {share}")  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ticks = sorted({row["value"] for row in result["rows"]})
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
-    ax.minorticks_off()
+    parts.powers_of_two(ax, sorted({row["value"] for row in result["rows"]}))
     # Panels may share the axis: what a panel beside this one needs is kept.
     slowest = max(row["ms_per_round"][2] for row in result["rows"])
     ax.set_ylim(0, max(ax.get_ylim()[1], 1.05 * slowest))
-    ax.set_ylabel("milliseconds of a round")
-    ax.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    ax.set_ylabel(ROUND_MS)
+    ax.legend(fontsize=8, ncols=2, **parts.ABOVE)
     return ax
 
 
 def draw_tau_sweep(ax: Axes, result: Mapping[str, Any]) -> Axes:
     """tau over the swept parameter, one line a method; ``result`` of :func:`bench.sweep`."""
     for method, rows in _by_method(result).items():
-        look = method_look(method)
-        ax.plot([r["value"] for r in rows], [r["tau"] for r in rows], color=look.color,
-                marker=look.marker, ls=look.dash, ms=5, lw=1.4, label=method)  # fmt: skip
+        values, taus = [row["value"] for row in rows], [row["tau"] for row in rows]
+        draw_line(ax, values, taus, method_look(method), method)
     ax.set_xlabel(result["parameter"].replace("_", " "))
-    ax.set_ylabel("tau: tokens committed per round")
+    ax.set_ylabel(TAU)
     ax.set_ylim(0, 1.12 * max(row["tau"] for row in result["rows"]))
     ax.legend(loc="lower right")
     return ax
@@ -106,18 +97,16 @@ def draw_matched(ax: Axes, result: Mapping[str, Any], chains: Mapping[str, Any])
     ``result``: a budget sweep of :func:`bench.sweep`; ``chains``: a result of :func:`bench.bench`.
     """
     for method, rows in _by_method(result).items():
-        look = method_look(method)
-        ax.plot([r["ms_per_round"][0] for r in rows], [r["tau"] for r in rows], color=look.color,
-                marker=look.marker, ls=look.dash, ms=5, lw=1.4, label=method)  # fmt: skip
+        times, taus = [row["ms_per_round"][0] for row in rows], [row["tau"] for row in rows]
+        draw_line(ax, times, taus, method_look(method), method)
     for entry in chains["methods"]:
-        if entry["method"] in ("ar", "dflash", "domino"):
-            look = method_look(entry["method"])
-            ax.plot(entry["ms_per_round"], entry["tau"], color=look.color, marker=look.marker,
-                    ms=8, ls="none", label=entry["method"])  # fmt: skip
+        if (method := entry["method"]) in ("ar", "dflash", "domino"):
+            draw_line(ax, entry["ms_per_round"], entry["tau"], method_look(method), method, ms=8,
+                      ls="none")  # fmt: skip
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("milliseconds of a round")
-    ax.set_ylabel("tau: tokens committed per round")
+    ax.set_xlabel(ROUND_MS)
+    ax.set_ylabel(TAU)
     ax.legend(fontsize=8, loc="lower right")
     return ax
 
@@ -127,42 +116,3 @@ def knee(result: Mapping[str, Any], method: str = "dartree") -> int:
     rows = _by_method(result)[method]
     limit = KNEE * rows[0]["ms_per_round"][0]
     return max(row["value"] for row in rows if row["ms_per_round"][0] <= limit)
-
-
-def mark(ax: Axes, value: float, text: str) -> None:
-    """A dotted line at ``value`` of the x axis, with its name at the top."""
-    ax.axvline(value, color=SOFT, lw=1, ls=(0, (1, 2)), zorder=0)
-    ax.annotate(text, (value, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4),
-                textcoords="offset points", va="top", size=8, color=SOFT)  # fmt: skip
-
-
-# What conditions on nothing drafted, and what conditions on the path.
-GUESS_LOOKS = {"marginals": method_look("dflash"), "corrected": method_look("dartree")}
-
-
-def draw_positions(ax: Axes, values: Mapping[str, np.ndarray], label: str) -> Axes:
-    """One line a kind of guess ("marginals", "corrected") over draft positions 1..n."""
-    for name, line in values.items():
-        look = GUESS_LOOKS[name]
-        ax.plot(range(1, len(line) + 1), line, color=look.color, marker=look.marker, ls=look.dash,
-                ms=5, lw=1.4, label=name)  # fmt: skip
-    ax.set_xlabel("draft position")
-    ax.set_ylabel(label)
-    ax.set_ylim(0, 1)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend()
-    return ax
-
-
-def draw_table(ax: Axes, table: np.ndarray, words: list[str], title: str) -> Axes:
-    """A table of probabilities [n, V] as a heat map with its numbers; zeros are left empty."""
-    ax.imshow(table, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    for (i, j), p in np.ndenumerate(table):
-        if p > 0:
-            ax.text(j, i, f"{p:.2f}", ha="center", va="center", size=9,
-                    color="white" if p > 0.6 else INK)  # fmt: skip
-    ax.set_xticks(range(len(words)), words, rotation=30, ha="right")
-    ax.set_yticks(range(len(table)), [f"position {i + 1}" for i in range(len(table))])
-    ax.grid(visible=False)
-    ax.set_title(title)
-    return ax

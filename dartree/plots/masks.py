@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Rectangle
 
+from dartree.plots.parts import ABOVE_LEFT, DOTTED
 from dartree.plots.style import INK, PAPER, SOFT, tint
 
 _BLUE, _GREEN = "#0173b2", "#029e73"
 _HIDDEN, _PAST, _ANCESTOR, _SELF = range(4)
 # From light to dark, so that the picture reads in grey.
 _SHADES = ("#ffffff", "#dfe7ee", "#5aa2cf", "#12344d")
+_PAST_CELL = {"fc": tint(_BLUE, 0.2), "ec": _BLUE}
+_KEPT = {"fc": _GREEN, "ec": _GREEN}
+_DROPPED = {"fc": PAPER, "ec": SOFT, "ls": ":"}
 _NAMES = ("hidden", "past, seen by all", "ancestor", "the row itself")
 
 
@@ -49,7 +54,7 @@ def draw_mask(ax: Axes, visible: np.ndarray, labels: Sequence[str] = (), shown: 
     hidden = "" if shown == past else f" (the last {shown} of {past} past rows, then the tree's)"
     ax.set_xlabel(f"cache row{hidden}")
     handles = [Patch(fc=c, ec="#888888", lw=0.5) for c in _SHADES]
-    ax.legend(handles, _NAMES, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8)
+    ax.legend(handles, _NAMES, ncols=2, fontsize=8, **ABOVE_LEFT)
     return ax
 
 
@@ -61,7 +66,7 @@ def draw_cache_rows(ax: Axes, positions: np.ndarray, past: int, shown: int = 6) 
     rows = past + np.arange(len(positions))
     before = np.arange(max(0, past - shown), past)
     span = np.array([before[0] if len(before) else past, rows[-1]])
-    ax.plot(span, span, color=SOFT, lw=1, ls=(0, (1, 2)), zorder=1, label="row = position")
+    ax.plot(span, span, zorder=1, label="row = position", **DOTTED)
     ax.plot(before, before, ls="none", marker="s", ms=5, color=SOFT, label="past")
     ax.plot(rows[:1], positions[:1], ls="none", marker="D", ms=7, color=INK, label="anchor")
     ax.plot(rows[1:], positions[1:], ls="none", marker="o", ms=5, color=_BLUE, label="tree nodes")
@@ -81,16 +86,16 @@ def draw_compaction(
     """
     shown, kept = min(shown, past), set(rows)
     for column in range(-shown, count):
-        is_past, stays = column < 0, column in kept
-        color = _BLUE if is_past else _GREEN if stays else SOFT
-        _cell(ax, column, 1.0, color, strong=stays, empty=not (is_past or stays))
-        if not is_past:
-            ax.text(column, 1.0, str(column), ha="center", va="center", size=7,
-                    color=PAPER if stays else SOFT, zorder=3)  # fmt: skip
-        if is_past:
-            _cell(ax, column, 0.0, color, strong=False)
+        if column < 0:
+            for y in (1.0, 0.0):
+                _cell(ax, column, y, **_PAST_CELL)
+            continue
+        stays = column in kept
+        _cell(ax, column, 1.0, **(_KEPT if stays else _DROPPED))
+        ax.text(column, 1.0, str(column), ha="center", va="center", size=7,
+                color=PAPER if stays else SOFT, zorder=3)  # fmt: skip
     for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
-        _cell(ax, place, 0.0, _GREEN, strong=True)
+        _cell(ax, place, 0.0, **_KEPT)
         ax.text(place, 0.0, str(row), ha="center", va="center", size=7, color=PAPER, zorder=3)
         ax.text(place, -0.42, label, ha="center", va="top", size=8, rotation=90,
                 family="DejaVu Sans Mono", parse_math=False)  # fmt: skip
@@ -103,19 +108,14 @@ def draw_compaction(
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    handles = [Patch(fc=tint(_BLUE, 0.2), ec=_BLUE), Patch(fc=_GREEN, ec=_GREEN),
-               Patch(fc=PAPER, ec=SOFT, ls=":")]  # fmt: skip
-    names = (f"past (the last {shown} of {past} rows)", "kept: anchor and accepted drafts",
-             "dropped")  # fmt: skip
-    ax.legend(handles, names, ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8)
+    looks = {f"past (the last {shown} of {past} rows)": _PAST_CELL,
+             "kept: anchor and accepted drafts": _KEPT, "dropped": _DROPPED}  # fmt: skip
+    ax.legend([Patch(**look) for look in looks.values()], looks, ncols=3, fontsize=8, **ABOVE_LEFT)
     return ax
 
 
-def _cell(ax: Axes, x: float, y: float, color: str, strong: bool, empty: bool = False) -> None:
-    face, edge = (PAPER, ":") if empty else (color if strong else tint(color, 0.2), "-")
-    ax.add_patch(
-        Rectangle((x - 0.44, y - 0.3), 0.88, 0.6, fc=face, ec=color, lw=0.8, ls=edge, zorder=2)
-    )
+def _cell(ax: Axes, x: float, y: float, **look: Any) -> None:
+    ax.add_patch(Rectangle((x - 0.44, y - 0.3), 0.88, 0.6, lw=0.8, zorder=2, **look))
 
 
 def draw_law(

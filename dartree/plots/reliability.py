@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dartree.analysis.calibration import PenaltyFit
 from dartree.analysis.metrics import Reliability
+from dartree.plots.parts import ABOVE_LEFT, AT_X, DOTTED, draw_line, note
 from dartree.plots.style import INK, SOFT, Look
 
 # Series in the order in which they are given; colour, marker and dash all differ.
@@ -29,7 +30,7 @@ def draw_reliability(ax: Axes, curves: Mapping[str, Reliability], *, log: bool =
     """
     floor = min(c.predicted[c.count > 0].min() for c in curves.values()) / 2 if log else 0.0
     ends = np.array([max(floor, 1e-12) if log else 0.0, 1.0])
-    ax.plot(ends, ends, color=SOFT, lw=1, ls=(0, (1, 2)), zorder=1)
+    ax.plot(ends, ends, zorder=1, **DOTTED)
     for look, (name, curve) in zip(SERIES, curves.items(), strict=False):
         full = curve.count > 0
         x, y = curve.predicted[full], curve.observed[full]
@@ -41,11 +42,9 @@ def draw_reliability(ax: Axes, curves: Mapping[str, Reliability], *, log: bool =
     if log:
         ax.set_xscale("log")
         ax.set_yscale("log")
-        ax.set_xlim(floor, 1.3)
-        ax.set_ylim(floor, 1.3)
-    else:
-        ax.set_xlim(-0.02, 1.02)
-        ax.set_ylim(-0.02, 1.02)
+    ends = (floor, 1.3) if log else (-0.02, 1.02)
+    ax.set_xlim(ends)
+    ax.set_ylim(ends)
     ax.text(0.97, 0.04, "promises too much", transform=ax.transAxes, ha="right", size=8, color=SOFT)
     ax.set_xlabel("predicted probability")
     ax.set_ylabel("what came of it")
@@ -66,15 +65,13 @@ def draw_predicted_observed(
     for look, (name, column) in zip(SERIES, columns.items(), strict=False):
         x, q, y = column["value"], column["predicted"], column["observed"]
         ax.fill_between(x, q, y, color=look.color, alpha=0.12, lw=0)
-        ax.plot(x, y, color=look.color, marker=look.marker, ls=look.dash, lw=1.5, ms=5,
-                label=f"{name}: observed")  # fmt: skip
-        ax.plot(x, q, color=look.color, marker=look.marker, ls=look.dash, lw=0.8, ms=5,
-                mfc="white", label=f"{name}: predicted")  # fmt: skip
+        draw_line(ax, x, y, look, f"{name}: observed", lw=1.5)
+        draw_line(ax, x, q, look, f"{name}: predicted", lw=0.8, mfc="white")
     ax.set_ylim(0, 1.02)
     ax.set_xlabel(label)
     ax.set_ylabel("mean probability")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.legend(fontsize=8, ncols=2, **ABOVE_LEFT)
     return ax
 
 
@@ -93,14 +90,14 @@ def draw_intervals(
         y = np.arange(len(rows)) + 0.22 * (number - (len(series) - 1) / 2)
         _, value, low, high = zip(*rows, strict=True)
         ax.hlines(y, low, high, color=look.color, lw=1.4)
-        ax.plot(value, y, color=look.color, marker=look.marker, ls="none", ms=6, label=name)
+        draw_line(ax, value, y, look, name, ls="none", ms=6)
     if reference is not None:
-        ax.axvline(reference, color=SOFT, lw=1, ls=(0, (1, 2)), zorder=0)
+        ax.axvline(reference, zorder=0, **DOTTED)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(label)
-    ax.legend(fontsize=8, ncols=len(series), loc="lower left", bbox_to_anchor=(0, 1))
+    ax.legend(fontsize=8, ncols=len(series), **ABOVE_LEFT)
     return ax
 
 
@@ -114,8 +111,7 @@ def draw_penalty_fit(ax: Axes, fits: Mapping[str, PenaltyFit], used: float) -> A
         y = -0.06 * (row + 1) * top
         ax.plot(fit.penalties, fit.loss - fit.loss.min(), color=look.color, ls=look.dash, lw=1.4)
         ax.plot([fit.low, fit.high], [y, y], color=look.color, lw=3, alpha=0.5)
-        ax.plot(fit.best, y, color=look.color, marker=look.marker, ms=7, ls=look.dash,
-                label=f"{name}: least at {fit.best:.2f}")  # fmt: skip
+        draw_line(ax, fit.best, y, look, f"{name}: least at {fit.best:.2f}", lw=1.5, ms=7)
     ax.axhline(0, color=SOFT, lw=0.8)
     _used(ax, used)
     ax.set_xlabel("penalty per level")
@@ -123,7 +119,7 @@ def draw_penalty_fit(ax: Axes, fits: Mapping[str, PenaltyFit], used: float) -> A
     ax.set_ylim(-0.06 * (len(fits) + 1) * top, top)
     ticks = ax.get_yticks()
     ax.set_yticks(ticks[(ticks >= 0) & (ticks <= top)])  # below 0 there are bars, no losses
-    ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.legend(fontsize=8, ncols=2, **ABOVE_LEFT)
     return ax
 
 
@@ -132,17 +128,15 @@ def draw_accepted(
 ) -> Axes:
     """Accepted drafts a round over the penalty, one line a series."""
     for look, (name, values) in zip(SERIES, series.items(), strict=False):
-        ax.plot(penalties, values, color=look.color, marker=look.marker, ls=look.dash, ms=5,
-                lw=1.4, label=name)  # fmt: skip
+        draw_line(ax, penalties, values, look, name)
     _used(ax, used)
     ax.set_xlabel("penalty per level")
     ax.set_ylabel("accepted drafts per round")
     ax.set_ylim(0, 1.08 * max(max(values) for values in series.values()))
-    ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.legend(fontsize=8, ncols=2, **ABOVE_LEFT)
     return ax
 
 
 def _used(ax: Axes, value: float) -> None:
-    ax.axvline(value, color=INK, lw=1, ls=(0, (1, 2)), zorder=0)
-    ax.annotate(f"used: {value:g}", (value, 0.5), xycoords=("data", "axes fraction"),
-                xytext=(4, 0), textcoords="offset points", size=8, color=INK)  # fmt: skip
+    ax.axvline(value, zorder=0, **{**DOTTED, "color": INK})
+    note(ax, f"used: {value:g}", (value, 0.5), (4, 0), xycoords=AT_X, size=8, color=INK)

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Patch
 
 from dartree.plots.labels import Decode, plot_label, token_fonts, token_label
 from dartree.plots.style import BONUS, INK, OUTCOME_LOOKS, PAPER, SOFT, tint
 from dartree.records import ACCEPTED, RoundRecord
 
-ROW_INCHES = 0.29
+_ROW = 0.29  # inches
 _WIDTH = 84  # characters across a row of draw_rounds, at least
 _DEEP = 8  # drafts as deep as this have the full colour
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """One committed token: ``depth`` in the draft tree, 0 for the target's own token."""
-
-    token: int
-    depth: int
-
-
-def _pieces(record: RoundRecord) -> list[_Piece]:
+def _pieces(record: RoundRecord) -> list[tuple[int, int]]:
+    """(token, depth in the draft tree) of what was committed; depth 0: the target's own token."""
     accepted = len(record.path)
     return [
-        _Piece(int(token), depth if depth <= accepted else 0)
+        (int(token), depth if depth <= accepted else 0)
         for depth, token in enumerate(record.committed, start=1)
     ]
+
+
+def _sum(records: Sequence[RoundRecord]) -> str:
+    committed = sum(len(record.committed) for record in records)
+    return f"{committed} tokens in {len(records)} rounds, tau {committed / len(records):.2f}"
 
 
 def _shade(depth: int) -> tuple[float, float, float]:
@@ -45,7 +43,7 @@ def _shade(depth: int) -> tuple[float, float, float]:
 
 def rounds_figsize(records: Sequence[RoundRecord]) -> tuple[float, float]:
     """A figure size (inches) at which :func:`draw_rounds` can be read."""
-    return 11.0, ROW_INCHES * (len(records) + 1) + 1.1
+    return 11.0, _ROW * (len(records) + 1) + 1.1
 
 
 def draw_rounds(ax: Axes, records: Sequence[RoundRecord], decode: Decode) -> Axes:
@@ -56,68 +54,50 @@ def draw_rounds(ax: Axes, records: Sequence[RoundRecord], decode: Decode) -> Axe
     """
     if not records:
         raise ValueError("records must hold at least one round; give max_new_tokens above 1.")
-    rows = [[_Piece(int(records[0].anchor), 0)], *[_pieces(record) for record in records]]
-    labels = [[plot_label(decode(piece.token), 24) for piece in row] for row in rows]
-    widths = [sum(len(label) + 1.6 for label in row) for row in labels]
-    across = max(_WIDTH, *widths) + 20
+    rows = [
+        [(plot_label(decode(token), 24), depth) for token, depth in pieces]
+        for pieces in ([(int(records[0].anchor), 0)], *map(_pieces, records))
+    ]
+    across = max(_WIDTH, *(sum(len(label) + 1.6 for label, _ in row) for row in rows)) + 20
     ax.set_xlim(-11, across - 11)
     ax.set_ylim(len(rows) - 0.3, -0.8)
     size = _font_size(ax, across, len(rows))
-    for number, (row, texts) in enumerate(zip(rows, labels, strict=True)):
+    for number, row in enumerate(rows):
         name = f"round {records[number - 1].index}" if number else "prefill"
         ax.text(-1.2, number, name, ha="right", va="center", size=size, color=SOFT)
-        end = _row(ax, number, row, texts, size)
+        end = _row(ax, number, row, size)
         if number:
             count = f"{len(row)} token" + ("s" if len(row) != 1 else "")
             ax.text(end + 1, number, count, ha="left", va="center", size=size - 1, color=SOFT)
     _legend(ax, size)
-    committed = sum(len(record.committed) for record in records)
-    ax.set_title(
-        f"{records[0].method}: {committed} tokens in {len(records)} rounds, "
-        f"tau {committed / len(records):.2f}"
-    )
+    ax.set_title(f"{records[0].method}: {_sum(records)}")
     ax.set_axis_off()
     return ax
 
 
-def _row(ax: Axes, y: int, row: list[_Piece], texts: list[str], size: float) -> float:
-    """Draw one line of boxes; returns the right end of the last one, in characters."""
+def _row(ax: Axes, y: int, row: list[tuple[str, int]], size: float) -> float:
+    """Draw one line of (label, depth) boxes; returns the right end of the last, in characters."""
     x = 0.0
-    for piece, text in zip(row, texts, strict=True):
-        _box(ax, x, y, len(text) + 1.0, piece.depth)
-        dark = sum(_shade(piece.depth)) < 1.5
-        ax.text(
-            x + (len(text) + 1.0) / 2,
-            y,
-            text,
-            size=size,
-            ha="center",
-            va="center",
-            color=PAPER if dark else INK,
-            weight="normal" if piece.depth else "bold",
-            family=list(token_fonts()),
-            parse_math=False,
-        )
-        x += len(text) + 1.6
+    for label, depth in row:
+        width = len(label) + 1.0
+        shape = "round,pad=0,rounding_size=0.35" if depth else "square,pad=0"
+        ax.add_patch(FancyBboxPatch((x, y - 0.4), width, 0.8, boxstyle=shape, mutation_aspect=0.6,
+                                    lw=0.8, ls="-" if depth else (0, (3, 1.5)),
+                                    **_colors(depth)))  # fmt: skip
+        ax.text(x + width / 2, y, label, size=size, ha="center", va="center", color=_ink(depth),
+                weight="normal" if depth else "bold", family=list(token_fonts()),
+                parse_math=False)  # fmt: skip
+        x += width + 0.6
     return x
 
 
-def _box(ax: Axes, x: float, y: float, width: float, depth: int) -> None:
-    """A rounded box for a draft, a square one with a dashed edge for the target's own token."""
-    shape = "round,pad=0,rounding_size=0.35" if depth else "square,pad=0"
-    edge = OUTCOME_LOOKS[ACCEPTED if depth else BONUS].color
-    patch = FancyBboxPatch(
-        (x, y - 0.4),
-        width,
-        0.8,
-        boxstyle=shape,
-        mutation_aspect=0.6,
-        fc=_shade(depth),
-        ec=edge,
-        lw=0.8,
-        ls="-" if depth else (0, (3, 1.5)),
-    )
-    ax.add_patch(patch)
+def _colors(depth: int) -> dict[str, Any]:
+    return {"fc": _shade(depth), "ec": OUTCOME_LOOKS[ACCEPTED if depth else BONUS].color}
+
+
+def _ink(depth: int) -> str:
+    """A colour for text that can be read on the shade."""
+    return PAPER if sum(_shade(depth)) < 1.5 else INK
 
 
 def _font_size(ax: Axes, across: float, rows: int) -> float:
@@ -130,24 +110,12 @@ def _font_size(ax: Axes, across: float, rows: int) -> float:
 
 
 def _legend(ax: Axes, size: float) -> None:
-    marks = [(1, "accepted at depth 1"), (4, "depth 4"), (_DEEP, f"depth {_DEEP} or more")]
-    marks.append((0, "the target's own token"))
-    handles = [
-        matplotlib.patches.Patch(
-            fc=_shade(depth),
-            ec=OUTCOME_LOOKS[ACCEPTED if depth else BONUS].color,
-            ls="-" if depth else "--",
-        )
-        for depth, _ in marks
-    ]
-    ax.legend(
-        handles,
-        [name for _, name in marks],
-        loc="upper left",
-        bbox_to_anchor=(0.0, 0.0),
-        ncols=len(marks),
-        fontsize=max(size, 7),
-    )
+    names = {1: "accepted at depth 1", 4: "depth 4", _DEEP: f"depth {_DEEP} or more",
+             0: "the target's own token"}  # fmt: skip
+    handles = [Patch(ls="-" if depth else "--", label=name, **_colors(depth))
+               for depth, name in names.items()]  # fmt: skip
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=len(names),
+              fontsize=max(size, 7))  # fmt: skip
 
 
 _STYLE = (
@@ -165,26 +133,18 @@ def rounds_html(records: Sequence[RoundRecord], decode: Decode) -> str:
     """
     if not records:
         return f'<div style="{_STYLE}">no rounds: nothing was drafted</div>'
-    parts = [_span(_Piece(int(records[0].anchor), 0), decode, "from the prefill")]
+    parts = [_span(int(records[0].anchor), 0, decode, "from the prefill")]
     for record in records:
         parts.append('<span style="border-left:2px solid #bbb;margin:0 2px 0 3px"></span>')
-        for piece in _pieces(record):
-            what = f"accepted at depth {piece.depth}" if piece.depth else "the target's own token"
-            parts.append(_span(piece, decode, f"round {record.index}: {what}"))
-    committed = sum(len(record.committed) for record in records)
+        for token, depth in _pieces(record):
+            what = f"accepted at depth {depth}" if depth else "the target's own token"
+            parts.append(_span(token, depth, decode, f"round {record.index}: {what}"))
+    names = {1: "depth 1", 4: "depth 4", _DEEP: f"depth {_DEEP}+", 0: "the target's own"}
     key = "".join(
-        f'<span style="{_look(depth)};margin-right:10px">{name}</span>'
-        for depth, name in (
-            (1, "depth 1"),
-            (4, "depth 4"),
-            (_DEEP, f"depth {_DEEP}+"),
-            (0, "the target's own"),
-        )
+        f'<span style="{_css(depth)};margin-right:10px">{name}</span>'
+        for depth, name in names.items()
     )
-    head = (
-        f"<b>{html.escape(records[0].method)}</b>: {committed} tokens in {len(records)} rounds, "
-        f"tau {committed / len(records):.2f}"
-    )
+    head = f"<b>{html.escape(records[0].method)}</b>: {_sum(records)}"
     return (
         f'<div style="{_STYLE}"><div style="margin-bottom:4px">{head}</div>'
         f"<div>{''.join(parts)}</div>"
@@ -192,16 +152,14 @@ def rounds_html(records: Sequence[RoundRecord], decode: Decode) -> str:
     )
 
 
-def _look(depth: int) -> str:
+def _css(depth: int) -> str:
     shade = matplotlib.colors.to_hex(_shade(depth))
-    ink = PAPER if sum(_shade(depth)) < 1.5 else INK
     extra = "" if depth else ";font-weight:bold;text-decoration:underline"
     box = "border-radius:3px;padding:1px 2px;margin-right:1px"
-    return f"background:{shade};color:{ink};{box}{extra}"
+    return f"background:{shade};color:{_ink(depth)};{box}{extra}"
 
 
-def _span(piece: _Piece, decode: Decode, hint: str) -> str:
+def _span(token: int, depth: int, decode: Decode, hint: str) -> str:
     """One token; a newline shows its sign and then breaks the line."""
-    text = decode(piece.token)
-    label = html.escape(token_label(text)).replace("↵", "↵<br>").replace("␣", "&nbsp;")
-    return f'<span title="{html.escape(hint)}" style="{_look(piece.depth)}">{label}</span>'
+    label = html.escape(token_label(decode(token))).replace("↵", "↵<br>").replace("␣", "&nbsp;")
+    return f'<span title="{html.escape(hint)}" style="{_css(depth)}">{label}</span>'

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
+from dartree.plots.parts import ABOVE, AT_Y, DOTTED, draw_line, name_rows, note, powers_of_two
 from dartree.plots.style import INK, SOFT, Look, method_look
 
 DEVICE_LOOKS = {
@@ -16,11 +17,9 @@ DEVICE_LOOKS = {
     "A100-80GB": Look("#de8f05", "^", "-."),
     "H200": Look("#029e73", "o", "-"),
 }
-ADAPTIVE = Look("#d55e00", "*", (0, (1, 1)))
-
-
-def _look(method: str) -> Look:
-    return ADAPTIVE if method == "dartree-adaptive" else method_look(method)
+ADAPTIVE = Look("#d55e00", "*", (0, (1, 1)))  # the fastest B of each concurrency
+CONCURRENCY = "sequences served at the same time"
+SPEEDUP = "speedup over plain decoding"
 
 
 def draw_checks(ax: Axes, checks: Sequence[Any]) -> Axes:
@@ -34,19 +33,19 @@ def draw_checks(ax: Axes, checks: Sequence[Any]) -> Axes:
         ax.plot(check.ratio, y, look.marker, color=look.color, ms=6,
                 mfc="white" if check.fitted else look.color)  # fmt: skip
     ax.axvline(1, color=INK, lw=1)
-    ax.set_yticks(range(len(checks)), [check.what for check in checks], fontsize=8)
-    ax.set_ylim(len(checks) - 0.4, -0.6)
+    name_rows(ax, [check.what for check in checks], fontsize=8)
     ax.set_xscale("log")
     low = min(0.5, *(c.ratio / 1.1 for c in checks))
-    ax.set_xlim(low, max(2.0, *(1.15 * c.ratio for c in checks)))
-    ticks = [t for t in (0.5, 0.7, 1, 1.5, 2, 3, 4) if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]]
+    high = max(2.0, *(1.15 * c.ratio for c in checks))
+    ax.set_xlim(low, high)
+    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 4) if low <= tick <= high]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("model / published  (hollow: fitted)")
     for name in dict.fromkeys(check.device for check in checks):
         look = DEVICE_LOOKS[name]
         ax.plot([], [], look.marker, color=look.color, label=name)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8)
+    ax.legend(ncols=4, fontsize=8, **ABOVE)
     return ax
 
 
@@ -57,14 +56,11 @@ def draw_round_curves(ax: Axes, curves: Sequence[Any], title: str) -> Axes:
     """
     for curve in curves:
         look = DEVICE_LOOKS[curve.device]
-        ax.plot(curve.budgets, curve.ms, color=look.color, marker=look.marker, ls=look.dash,
-                ms=4, lw=1.4, label=f"{curve.device}, flat to B {curve.flat}")  # fmt: skip
+        draw_line(ax, curve.budgets, curve.ms, look, f"{curve.device}, flat to B {curve.flat}",
+                  ms=4)  # fmt: skip
         ax.plot(curve.flat, curve.ms[curve.budgets.index(curve.flat)], "o", ms=11, mfc="none",
                 color=look.color)  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ticks = [1, 4, 16, 64, 256, 1024]
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
-    ax.xaxis.set_minor_locator(NullLocator())
+    powers_of_two(ax, [1, 4, 16, 64, 256, 1024])
     ax.set_ylim(bottom=0)
     ax.set_title(title)
     ax.set_xlabel("budget B")
@@ -74,7 +70,10 @@ def draw_round_curves(ax: Axes, curves: Sequence[Any], title: str) -> Axes:
 
 
 def draw_memory(ax: Axes, tables: Mapping[str, Mapping[str, float]]) -> Axes:
-    """GB by part on a log axis, one marker a model: what is large and what is not."""
+    """GB by part on a log axis, one marker a model: what is large and what is not.
+
+    ``tables``: model -> part -> GB, for one or two models.
+    """
     looks = (Look("#0173b2", "s"), Look("#de8f05", "^"))
     names = list(next(iter(tables.values())))
     for (model, parts), look in zip(tables.items(), looks, strict=False):
@@ -82,13 +81,11 @@ def draw_memory(ax: Axes, tables: Mapping[str, Mapping[str, float]]) -> Axes:
                 color=look.color, label=f"{model}: {sum(parts.values()):.1f} GB")  # fmt: skip
     for y, name in enumerate(names):
         text = " / ".join(f"{parts[name]:.3g}" for parts in tables.values())
-        ax.annotate(text, (1.02, y), xycoords=("axes fraction", "data"), va="center", size=8,
-                    color=SOFT)  # fmt: skip
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.annotate(text, (1.02, y), xycoords=AT_Y, va="center", size=8, color=SOFT)
+    name_rows(ax, names)
     ax.set_xscale("log")
     ax.set_xlabel("GB (log scale)")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
+    ax.legend(ncols=2, fontsize=9, **ABOVE)
     return ax
 
 
@@ -96,67 +93,64 @@ def draw_concurrency(
     ax: Axes, curves: Mapping[str, Mapping[str, Sequence[float]]], kind: str,
     concurrencies: Sequence[int],
 ) -> Axes:  # fmt: skip
-    """Speedup over concurrency by method; ``kind``: "published" or "model"."""
+    """Speedup over concurrency by method; ``kind``: "published" or "model".
+
+    ``curves``: method -> kind -> speedups, one for each of the ``concurrencies``.
+    """
     for method, values in curves.items():
-        look = _look(method)
-        size = 9 if look.marker == "*" else 6
-        ax.plot(concurrencies, values[kind], color=look.color, marker=look.marker, ls=look.dash,
-                ms=size, lw=1.5, label=method)  # fmt: skip
-    ax.axhline(1, color=SOFT, lw=1, ls=(0, (1, 2)))
-    ax.annotate("plain decoding", (0, 1), xycoords=("axes fraction", "data"), xytext=(4, -3),
-                textcoords="offset points", size=8, color=SOFT, va="top")  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(concurrencies, [str(c) for c in concurrencies])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_ylim(
-        0, 1.06 * max(v for entry in curves.values() for line in entry.values() for v in line)
-    )
-    ax.set_xlabel("sequences served at the same time")
-    ax.set_ylabel("speedup over plain decoding")
+        look = ADAPTIVE if method == "dartree-adaptive" else method_look(method)
+        draw_line(ax, concurrencies, values[kind], look, method, lw=1.5,
+                  ms=9 if look.marker == "*" else 6)  # fmt: skip
+    ax.axhline(1, **DOTTED)
+    note(ax, "plain decoding", (0, 1), (4, -3), xycoords=AT_Y, size=8, color=SOFT, va="top")
+    powers_of_two(ax, concurrencies)
+    highest = max(v for entry in curves.values() for line in entry.values() for v in line)
+    ax.set_ylim(0, 1.06 * highest)
+    ax.set_xlabel(CONCURRENCY)
+    ax.set_ylabel(SPEEDUP)
     ax.set_title(kind)
     return ax
 
 
+def _concurrencies(choices: Mapping[str, Sequence[Any]]) -> list[int]:
+    return sorted({choice.concurrency for found in choices.values() for choice in found})
+
+
 def draw_choices(ax: Axes, choices: Mapping[str, Sequence[Any]]) -> Axes:
-    """Speedup over concurrency by device: solid with the fastest B (written at the marker),
-    dotted with B = 64.
+    """Speedup over concurrency by device: with the fastest B, and dotted with B = 64.
 
     ``choices``: device -> :class:`dartree.analysis.scale.Choice` list.
     """
     for name, found in choices.items():
         look, x = DEVICE_LOOKS[name], [c.concurrency for c in found]
-        ax.plot(x, [c.speedup for c in found], color=look.color, marker=look.marker, lw=1.5,
-                ms=6, label=f"{name}: fastest B")  # fmt: skip
+        speedups = [c.speedup for c in found]
+        draw_line(ax, x, speedups, look, f"{name}: fastest B", ls="-", lw=1.5, ms=6)
         ax.plot(x, [c.fixed for c in found], color=look.color, ls=":", lw=1.3,
                 label=f"{name}: B 64")  # fmt: skip
-    ax.axhline(1, color=SOFT, lw=1, ls=(0, (1, 2)))
-    ax.set_xscale("log", base=2)
-    ticks = sorted({c.concurrency for found in choices.values() for c in found})
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
-    ax.xaxis.set_minor_locator(NullLocator())
+    ax.axhline(1, **DOTTED)
+    powers_of_two(ax, _concurrencies(choices))
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("sequences served at the same time")
-    ax.set_ylabel("speedup over plain decoding")
+    ax.set_xlabel(CONCURRENCY)
+    ax.set_ylabel(SPEEDUP)
     ax.legend(fontsize=8)
     return ax
 
 
 def draw_budget_choices(ax: Axes, choices: Mapping[str, Sequence[Any]]) -> Axes:
-    """The fastest B over concurrency by device; 0: no tree at all."""
+    """The fastest B over concurrency by device; 0: no tree at all.
+
+    ``choices``: device -> :class:`dartree.analysis.scale.Choice` list.
+    """
     for name, found in choices.items():
-        look = DEVICE_LOOKS[name]
-        shown = [max(c.budget, 8) for c in found]
-        ax.plot([c.concurrency for c in found], shown, color=look.color, marker=look.marker,
-                ls=look.dash, ms=6, lw=1.5, label=name)  # fmt: skip
-    ax.set_xscale("log", base=2)
+        concurrencies, budgets = zip(
+            *((c.concurrency, max(c.budget, 8)) for c in found), strict=True
+        )
+        draw_line(ax, concurrencies, budgets, DEVICE_LOOKS[name], name, lw=1.5, ms=6)
     ax.set_yscale("log", base=2)
-    ticks = sorted({c.concurrency for found in choices.values() for c in found})
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    powers_of_two(ax, _concurrencies(choices))
     ax.set_yticks([8, 16, 32, 64, 128, 256], ["none", "16", "32", "64", "128", "256"])
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_minor_locator(NullLocator())
     ax.set_ylim(7, 300)
-    ax.set_xlabel("sequences served at the same time")
+    ax.set_xlabel(CONCURRENCY)
     ax.set_ylabel("fastest budget B")
     ax.legend(fontsize=8)
     return ax

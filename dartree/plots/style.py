@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 
@@ -18,6 +19,16 @@ class Look:
     marker: str = "o"
     dash: str | tuple = "-"
     hatch: str = ""
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Options of ``Axes.plot``."""
+        return {"color": self.color, "marker": self.marker, "ls": self.dash}
+
+    @property
+    def bar(self) -> dict[str, Any]:
+        """Options of ``Axes.bar`` and ``Axes.barh``."""
+        return {"fc": tint(self.color, 0.55), "ec": self.color, "hatch": self.hatch}
 
 
 # Okabe and Ito's colours as in seaborn's "colorblind": fixed per method across all figures. Plain

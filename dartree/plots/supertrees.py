@@ -76,16 +76,13 @@ def _edge(ax: Axes, depths, rows, parent: int, node: int, on_path: bool, kept: b
 
 
 def _cell(ax: Axes, x: float, y: float, label: str, kind: str, kept: bool) -> None:
-    face, edge, ink = PAPER, "#bbbbbb", SOFT
-    if kind == "anchor":
+    green, orange = OUTCOME_LOOKS[ACCEPTED].color, method_look("dartree").color
+    if kind == ACCEPTED:
+        face, edge, ink = (green, green, PAPER) if kept else (PAPER, green, green)
+    elif kind == "anchor":
         face, edge, ink = INK, INK, PAPER
-    elif kind == ACCEPTED and kept:
-        face = edge = OUTCOME_LOOKS[ACCEPTED].color
-        ink = PAPER
-    elif kind == ACCEPTED:
-        edge, ink = OUTCOME_LOOKS[ACCEPTED].color, OUTCOME_LOOKS[ACCEPTED].color
-    elif kept:
-        face, edge, ink = tint(method_look("dartree").color, 0.3), method_look("dartree").color, INK
+    else:
+        face, edge, ink = (tint(orange, 0.3), orange, INK) if kept else (PAPER, "#bbbbbb", SOFT)
     box = FancyBboxPatch((x - 0.43, y - 0.36), 0.86, 0.72, fc=face, ec=edge, lw=0.8, zorder=3,
                          boxstyle="round,pad=0,rounding_size=0.1")  # fmt: skip
     ax.add_patch(box)

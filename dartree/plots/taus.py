@@ -7,24 +7,22 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from dartree.plots.style import INK, SOFT, method_look, tint
+from dartree.plots.parts import AT_Y, TAU, draw_line, note, powers_of_two
+from dartree.plots.style import INK, SOFT, method_look
 
 
 def draw_groups(ax: Axes, values: Mapping[str, Mapping[str, float]], label: str) -> Axes:
     """Horizontal bars: ``values`` group -> method -> number; the numbers stand behind the bars."""
     y, ticks, names = 0.0, [], []
     for group, bars in values.items():
-        middle = y + (len(bars) - 1) / 2
-        ax.annotate(group, (0, middle), xycoords=("axes fraction", "data"), xytext=(-112, 0),
-                    textcoords="offset points", ha="right", va="center", weight="bold")  # fmt: skip
+        note(ax, group, (0, y + (len(bars) - 1) / 2), (-112, 0), xycoords=AT_Y, ha="right",
+             va="center", weight="bold")  # fmt: skip
         for method, value in bars.items():
-            look = method_look(method)
-            ax.barh(y, value, height=0.74, fc=tint(look.color, 0.55), ec=look.color,
-                    hatch=look.hatch, lw=1.2)  # fmt: skip
-            ax.annotate(f"{value:.2f}", (value, y), xytext=(4, 0), textcoords="offset points",
-                        va="center", size=9)  # fmt: skip
+            ax.barh(y, value, height=0.74, lw=1.2, **method_look(method).bar)
+            note(ax, f"{value:.2f}", (value, y), (4, 0), va="center", size=9)
             ticks.append(y)
             names.append(method)
             y += 1
@@ -39,7 +37,10 @@ def draw_groups(ax: Axes, values: Mapping[str, Mapping[str, float]], label: str)
 
 
 def accepted_drafts(accepted: Sequence[Sequence[int]]) -> np.ndarray:
-    """Drafts accepted in each round; the last round of a text is left out, it may be cut short."""
+    """Drafts accepted in each round; the last round of a text is left out, it may be cut short.
+
+    ``accepted``: by text, the tokens committed in each round.
+    """
     return np.array([n - 1 for counts in accepted for n in counts[:-1]], dtype=np.int64)
 
 
@@ -52,9 +53,8 @@ def survival(accepted: Sequence[Sequence[int]], drafts: int) -> np.ndarray:
 def draw_survival(ax: Axes, runs: Mapping[str, Sequence[Sequence[int]]], drafts: int) -> Axes:
     """Share of rounds that accepted at least d drafts, one line a method; tau - 1 is its sum."""
     for method, accepted in runs.items():
-        look = method_look(method)
-        ax.plot(range(drafts + 1), survival(accepted, drafts), color=look.color, ls=look.dash,
-                marker=look.marker, ms=5, lw=1.4, label=method)  # fmt: skip
+        shares = survival(accepted, drafts)
+        draw_line(ax, range(drafts + 1), shares, method_look(method), method)
     ax.set_xlabel("depth d")
     ax.set_ylabel("rounds that accept at least d drafts")
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -66,13 +66,11 @@ def draw_survival(ax: Axes, runs: Mapping[str, Sequence[Sequence[int]]], drafts:
 
 def draw_lengths(ax: Axes, method: str, accepted: Sequence[Sequence[int]], drafts: int) -> Axes:
     """How many rounds accepted 0, 1 .. n drafts; the share that hit the block's end is named."""
-    look, lengths = method_look(method), accepted_drafts(accepted)
+    lengths = accepted_drafts(accepted)
     shares = np.bincount(lengths, minlength=drafts + 1) / max(1, len(lengths))
-    ax.bar(range(drafts + 1), shares, width=0.8, fc=tint(look.color, 0.55), ec=look.color,
-           hatch=look.hatch, lw=1)  # fmt: skip
-    ax.annotate(f"block's end: {shares[drafts]:.0%}", (1.0, 1.0), xycoords="axes fraction",
-                xytext=(-2, -2), textcoords="offset points", ha="right", va="top",
-                size=9)  # fmt: skip
+    ax.bar(range(drafts + 1), shares, width=0.8, lw=1, **method_look(method).bar)
+    note(ax, f"block's end: {shares[drafts]:.0%}", (1.0, 1.0), (-2, -2), xycoords="axes fraction",
+         ha="right", va="top", size=9)  # fmt: skip
     ax.set_title(f"{method} ({len(lengths)} rounds)")
     ax.margins(y=0.18)  # room for the note
     ax.set_xlabel("accepted drafts")
@@ -92,40 +90,34 @@ def draw_heat(
         ax.text(j, i, form.format(value), ha="center", va="center", size=8.5,
                 color="white" if dark else INK)  # fmt: skip
     i, j = np.unravel_index(int(np.argmax(cells)), cells.shape)
-    ax.add_patch(_frame(j, i))
+    ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="#d55e00", lw=2.5, zorder=4))
     ax.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
     ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
     ax.grid(visible=False)
     return ax
 
 
-def _frame(x: float, y: float):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, ec="#d55e00", lw=2.5, zorder=4)
-
-
 def draw_front(ax: Axes, points: Sequence[Any], front: Sequence[Any]) -> Axes:
-    """tau over the milliseconds of a round: all points, and the front with its settings named."""
-    look = method_look("dartree")
+    """tau over the milliseconds of a round: all points, and the front with its settings named.
+
+    ``points``, ``front``: :class:`dartree.analysis.grids.Point`.
+    """
     ax.scatter([p.ms_per_round for p in points], [p.tau for p in points], s=9, color=SOFT,
                alpha=0.4, lw=0, label="all settings")  # fmt: skip
     xs, ys = [p.ms_per_round for p in front], [p.tau for p in front]
-    ax.plot(xs, ys, color=look.color, marker=look.marker, ms=5, lw=1.4, label="front")
+    draw_line(ax, xs, ys, method_look("dartree"), "front")
     fastest = max(front, key=lambda p: p.tau / p.ms_per_round)
-    top = 1.06 * max(ys)
-    slope = fastest.tau / fastest.ms_per_round
+    top, slope = 1.06 * max(ys), fastest.tau / fastest.ms_per_round
     reach = min(max(xs) * 1.05, top / slope)
     ax.plot([0, reach], [0, slope * reach], color=SOFT, lw=1, ls=":",
             label=f"most tokens/s: {1000 * slope:.0f}")  # fmt: skip
     s = fastest.settings
-    ax.annotate(f"W {s.width}, K {s.candidates}, B {s.budget}, penalty {s.depth_penalty:g}",
-                (fastest.ms_per_round, fastest.tau), xytext=(14, -14),
-                textcoords="offset points", size=9)  # fmt: skip
+    note(ax, f"W {s.width}, K {s.candidates}, B {s.budget}, penalty {s.depth_penalty:g}",
+         (fastest.ms_per_round, fastest.tau), (14, -14), size=9)  # fmt: skip
     ax.set_xlim(0, max(p.ms_per_round for p in points) * 1.05)
     ax.set_ylim(0, top)
     ax.set_xlabel("milliseconds of a round (estimated from the cost curve)")
-    ax.set_ylabel("tau: tokens committed per round")
+    ax.set_ylabel(TAU)
     ax.legend(loc="lower right")
     return ax
 
@@ -135,12 +127,8 @@ def draw_lines(
 ) -> Axes:
     """``lines`` name -> values over ``xs`` (log scale); ``looks`` name -> method it looks like."""
     for name, values in lines.items():
-        look = method_look(looks[name])
-        ax.plot(xs, values, color=look.color, marker=look.marker, ls=look.dash, ms=5, lw=1.4,
-                label=name)  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(xs, [f"{x:g}" for x in xs])
-    ax.minorticks_off()
+        draw_line(ax, xs, values, method_look(looks[name]), name)
+    powers_of_two(ax, xs)
     ax.set_ylim(0, 1.08 * max(max(values) for values in lines.values()))
     ax.legend()
     return ax

@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from dartree.plots.style import INK, SOFT, Look, method_look
+from dartree.plots.parts import ABOVE, AT_Y, DOTTED, TAU, draw_line, note
+from dartree.plots.style import INK, Look, method_look
 
+YOURS = Look("#029e73", "X", "-")
 RUN_LOOKS = {
     "target": Look("#4d4d4d", "x", (0, (1, 1))),
     "dflash": method_look("dflash"),
     "drafter": method_look("domino"),
     "dspark": Look("#cc78bc", "P", "-."),
-    "yours": Look("#029e73", "X", "-"),
+    "yours": YOURS,
     "without head": method_look("ar"),
-    "with head": Look("#029e73", "X", "-"),
+    "with head": YOURS,
 }
 
 
@@ -40,9 +42,7 @@ def draw_log(
         steps, values = log_values(rows, key)
         values = [np.mean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]
         if steps:
-            look = RUN_LOOKS[run]
-            ax.plot(steps, values, color=look.color, marker=look.marker, ls=look.dash, ms=5,
-                    lw=1.4, markevery=max(1, len(steps) // 8), label=run)  # fmt: skip
+            draw_line(ax, steps, values, RUN_LOOKS[run], run, markevery=max(1, len(steps) // 8))
     ax.set_xlabel("step")
     ax.set_ylabel(key.replace("_", " "))
     ax.legend(fontsize=8)
@@ -51,10 +51,9 @@ def draw_log(
 
 def draw_level(ax: Axes, value: float, text: str, above: bool = True) -> Axes:
     """A dotted line at ``value`` of the y axis with its name at the right."""
-    ax.axhline(value, color=SOFT, lw=1, ls=(0, (1, 2)))
-    side = (3, "bottom") if above else (-3, "top")
-    ax.annotate(text, (1, value), xycoords=("axes fraction", "data"), xytext=(-3, side[0]),
-                textcoords="offset points", ha="right", va=side[1], size=8, color=INK)  # fmt: skip
+    ax.axhline(value, **DOTTED)
+    shift, side = (3, "bottom") if above else (-3, "top")
+    note(ax, text, (1, value), (-3, shift), xycoords=AT_Y, ha="right", va=side, size=8, color=INK)
     return ax
 
 
@@ -69,11 +68,10 @@ def draw_stack_tau(ax: Axes, table: Mapping[str, Mapping[str, float]]) -> Axes:
             look = method_look(method)
             ax.plot(tau, y, look.marker, color=look.color, ms=8, zorder=2,
                     label=method if y == 0 else None)  # fmt: skip
-            ax.annotate(f"{tau:.2f}", (tau, y), xytext=(0, 7), textcoords="offset points",
-                        ha="center", size=8, color=INK)  # fmt: skip
+            note(ax, f"{tau:.2f}", (tau, y), (0, 7), ha="center", size=8, color=INK)
     ax.set_yticks(range(len(table)), list(table))
     ax.set_ylim(len(table) - 0.5, -0.7)
     ax.set_xlim(0, 1.1 * max(tau for taus in table.values() for tau in taus.values()))
-    ax.set_xlabel("tau: tokens committed per round")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9)
+    ax.set_xlabel(TAU)
+    ax.legend(ncols=4, fontsize=9, **ABOVE)
     return ax

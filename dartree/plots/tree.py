@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,17 +24,8 @@ POINTS, ROW, GAP, LETTER, PADDING = 9.0, 0.25, 0.27, 0.0755, 0.26
 _NARROW, _STRETCH = 7.0, 1.5  # least width of a figure; how far a small tree may be pulled apart
 
 
-def _hexagon(x, y, width, height, size) -> Outline:
-    """Box style: pointed on both sides."""
-    return _pointed(x, y, width, height, size, 0.3)
-
-
-def _tag(x, y, width, height, size) -> Outline:
-    """Box style: pointed on the right."""
-    return _pointed(x, y, width, height, size, 0.0)
-
-
 def _pointed(x, y, width, height, size, left) -> Outline:
+    """Box style: pointed on the right and, as far as ``left`` says, on the left."""
     pad, tip = 0.3 * size, 0.55 * size
     low, high, middle = y - pad, y + height + pad, y + height / 2
     x0, x1 = x - pad, x + width + pad
@@ -41,19 +34,30 @@ def _pointed(x, y, width, height, size, left) -> Outline:
     return Outline(points, closed=True)
 
 
+ANCHOR = "anchor"
+
+
+def _box(shape: str | Callable, color: str, face: str | tuple, **options: Any) -> dict[str, Any]:
+    return {"boxstyle": shape, "fc": face, "ec": color, "lw": 0.8, **options}
+
+
+_COLORS = {outcome: look.color for outcome, look in OUTCOME_LOOKS.items()}
 _BOXES = {
-    "anchor": "round,pad=0.3",
-    ACCEPTED: "round,pad=0.3,rounding_size=0.6",
-    WALKED_PAST: "square,pad=0.3",
-    UNREACHED: _hexagon,
-    BONUS: _tag,
-}
+    ANCHOR: _box("round,pad=0.3", INK, INK),
+    ACCEPTED: _box("round,pad=0.3,rounding_size=0.6", _COLORS[ACCEPTED], _COLORS[ACCEPTED]),
+    WALKED_PAST: _box("square,pad=0.3", _COLORS[WALKED_PAST], tint(_COLORS[WALKED_PAST], 0.13)),
+    UNREACHED: _box(partial(_pointed, left=0.3), _COLORS[UNREACHED],
+                    tint(_COLORS[UNREACHED], 0.13)),
+    BONUS: _box(partial(_pointed, left=0.0), _COLORS[BONUS], PAPER, ls=(0, (3, 1.5)), lw=1.1),
+}  # fmt: skip
+_INKS = {ANCHOR: PAPER, ACCEPTED: PAPER, WALKED_PAST: INK, UNREACHED: SOFT, BONUS: _COLORS[BONUS]}
 _NAMES = {
     ACCEPTED: "accepted",
     WALKED_PAST: "walked past: the target chose another token here",
     UNREACHED: "never reached: its parent was not accepted",
     BONUS: "the target's own token, not in the tree",
 }
+_SUMS = {None: "", "candidates": ", over the K candidates", "vocabulary": ", over the vocabulary"}
 
 
 @dataclass
@@ -128,15 +132,14 @@ def draw_round(
     for node, outcome in enumerate(outcomes, start=1):
         _edge(ax, plan, int(record.tree.parents[node - 1]), node, odds[node - 1], outcome)
     _edge(ax, plan, plan.ghost_parent, plan.ghost, None, BONUS)
-    for node, outcome in enumerate(["anchor", *outcomes, BONUS]):
+    for node, outcome in enumerate([ANCHOR, *outcomes, BONUS]):
         _node(ax, plan, node, outcome, size)
     if record.missing:
-        _note(ax, plan, plan.ghost, record.missing, size, OUTCOME_LOOKS[BONUS].color, "italic")
+        _note(ax, plan, plan.ghost, record.missing, size, _COLORS[BONUS], "italic")
     for node in record.path.tolist():
         _note(ax, plan, node, f"{odds[node - 1]:.2f}", size)
     _frame(ax, plan, title or _title(record), size)
-    shown = sorted(set(outcomes), key=list(_NAMES).index)
-    _legend(ax, shown, normalise, size)
+    _legend(ax, [name for name in _NAMES if name in outcomes], _SUMS[normalise], size)
     return ax
 
 
@@ -156,10 +159,8 @@ def _edge(ax: Axes, plan: _Plan, parent: int, child: int, odds: float | None, ou
     bend = 0.55 * (x1 - x0)
     points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]
     codes = [Outline.MOVETO, Outline.CURVE4, Outline.CURVE4, Outline.CURVE4]
-    share = 1.0 if outcome in (ACCEPTED, BONUS) else 0.45
-    width = 1.2 if odds is None else _edge_width(odds)
-    style = (0, (2, 1.5)) if odds is None else "-"
-    color = tint(OUTCOME_LOOKS[outcome].color, share)
+    color = tint(_COLORS[outcome], 1.0 if outcome in (ACCEPTED, BONUS) else 0.45)
+    width, style = (1.2, (0, (2, 1.5))) if odds is None else (_edge_width(odds), "-")
     ax.add_patch(
         PathPatch(Outline(points, codes), fill=False, ec=color, lw=width, ls=style, zorder=1)
     )
@@ -169,34 +170,11 @@ def _edge_width(odds: float) -> float:
     return 0.5 + 4.5 * float(odds)
 
 
-def _box(outcome: str) -> dict:
-    """Shape and colours of a node's box."""
-    if outcome == "anchor":
-        return {"boxstyle": _BOXES[outcome], "fc": INK, "ec": INK, "lw": 0.8}
-    color = OUTCOME_LOOKS[outcome].color
-    if outcome == BONUS:
-        return {"boxstyle": _tag, "fc": PAPER, "ec": color, "ls": (0, (3, 1.5)), "lw": 1.1}
-    face = color if outcome == ACCEPTED else tint(color, 0.13)
-    return {"boxstyle": _BOXES[outcome], "fc": face, "ec": color, "lw": 0.8}
-
-
 def _node(ax: Axes, plan: _Plan, node: int, outcome: str, size: float) -> None:
-    strong = outcome in ("anchor", ACCEPTED, BONUS)
-    color = INK if outcome == WALKED_PAST else SOFT if outcome == UNREACHED else PAPER
-    ax.text(
-        plan.x[node],
-        plan.y[node],
-        plan.labels[node],
-        size=size,
-        ha="center",
-        va="center",
-        color=OUTCOME_LOOKS[BONUS].color if outcome == BONUS else color,
-        weight="bold" if strong else "normal",
-        bbox=_box(outcome),
-        family=list(token_fonts()),
-        parse_math=False,
-        zorder=3,
-    )
+    ax.text(plan.x[node], plan.y[node], plan.labels[node], size=size, ha="center", va="center",
+            color=_INKS[outcome], bbox=_BOXES[outcome], zorder=3, family=list(token_fonts()),
+            weight="normal" if outcome in (WALKED_PAST, UNREACHED) else "bold",
+            parse_math=False)  # fmt: skip
 
 
 def _note(ax, plan, node, text, size, color=SOFT, style="normal") -> None:
@@ -209,12 +187,13 @@ def _note(ax, plan, node, text, size, color=SOFT, style="normal") -> None:
 def _frame(ax: Axes, plan: _Plan, title: str, size: float) -> None:
     ax.set_axis_off()
     for depth, x in plan.headings.items():
-        name = "anchor" if depth == 0 else f"depth {depth}"
+        name = f"depth {depth}" if depth else ANCHOR
         ax.text(x, -1.3, name, size=max(size - 1, 3), ha="center", va="center", color=SOFT)
     ax.set_title(title, fontsize=max(size + 2, 8), pad=9)
 
 
-def _legend(ax: Axes, outcomes: list[str], normalise: str | None, size: float) -> None:
+def _legend(ax: Axes, outcomes: list[str], over: str, size: float) -> None:
+    """``over``: what the probabilities sum to one over, as the end of a name."""
     shown = [*outcomes, BONUS]
     handles: list = [Patch(label=name) for name in shown]
     names = [_NAMES[name] for name in shown]
@@ -223,20 +202,10 @@ def _legend(ax: Axes, outcomes: list[str], normalise: str | None, size: float) -
         for odds in (0.05, 0.5, 1.0):
             handles.append(Line2D([], [], color=SOFT, lw=_edge_width(odds)))
             names.append(f"conditional probability {odds:g}")
-        over = {"candidates": "over the K candidates", "vocabulary": "over the vocabulary"}
-        names[-2] += ", " + over[normalise] if normalise else ""
+        names[-2] += over
         names[-1] += " (numbers: the accepted path)"
-    ax.legend(
-        handles,
-        names,
-        handler_map=styles,
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
-        ncols=2,
-        fontsize=max(size - 0.5, 6),
-        handlelength=2.2,
-        borderaxespad=0.3,
-    )
+    ax.legend(handles, names, handler_map=styles, loc="upper left", bbox_to_anchor=(0, 0), ncols=2,
+              fontsize=max(size - 0.5, 6), handlelength=2.2, borderaxespad=0.3)  # fmt: skip
 
 
 class _Box(HandlerPatch):
@@ -244,18 +213,12 @@ class _Box(HandlerPatch):
 
     def __init__(self, outcome: str) -> None:
         super().__init__()
-        self._look = _box(outcome)
+        self._look = _BOXES[outcome]
 
     def create_artists(self, legend, handle, x, y, width, height, fontsize, trans):
-        box = FancyBboxPatch(
-            (x + width * 0.25, y + height * 0.2),
-            width * 0.5,
-            height * 0.6,
-            mutation_scale=fontsize * 0.8,
-            transform=trans,
-            **self._look,
-        )
-        return [box]
+        corner, sides = (x + width * 0.25, y + height * 0.2), (width * 0.5, height * 0.6)
+        return [FancyBboxPatch(corner, *sides, mutation_scale=fontsize * 0.8, transform=trans,
+                               **self._look)]  # fmt: skip
 
 
 def telling_round(records: Sequence[RoundRecord]) -> RoundRecord:

@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from dartree.plots.curves import mark
-from dartree.plots.style import method_look
+from dartree.plots.parts import TAU, mark, note, powers_of_two
+from dartree.plots.style import INK, method_look
 
 LABELS = {
     "budget": "budget B: nodes verified in a round",
@@ -23,22 +23,14 @@ def draw_what_if(axes: Sequence[Axes], curve: Any) -> Sequence[Axes]:
 
     ``curve`` has parameter, current, values, tau and tokens_per_second. Returns ``axes``.
     """
-    look, at = method_look("dartree"), curve.values.index(curve.current)
-    for ax, line, label in zip(
-        axes,
-        (curve.tau, curve.tokens_per_second),
-        ("tau: tokens committed per round", "estimated tokens/s"),
-        strict=True,
-    ):
-        ax.plot(curve.values, line, color=look.color, marker=look.marker, ls=look.dash, ms=4)
-        ax.plot([curve.current], [line[at]], marker="o", ms=11, mfc="none", mec="#222222", mew=1.6)
-        ax.annotate(f"{line[at]:.3g}", (curve.current, line[at]), xytext=(0, -17),
-                    textcoords="offset points", ha="center", size=9)  # fmt: skip
+    at = curve.values.index(curve.current)
+    lines = {TAU: curve.tau, "estimated tokens/s": curve.tokens_per_second}
+    for ax, (label, line) in zip(axes, lines.items(), strict=True):
+        ax.plot(curve.values, line, ms=4, **method_look("dartree").line)
+        ax.plot([curve.current], [line[at]], marker="o", ms=11, mfc="none", mec=INK, mew=1.6)
+        note(ax, f"{line[at]:.3g}", (curve.current, line[at]), (0, -17), ha="center", size=9)
         if curve.parameter != "depth_penalty":
-            ax.set_xscale("log", base=2)
-            ticks = _ticks(curve)
-            ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            ax.minorticks_off()
+            powers_of_two(ax, _ticks(curve))
         mark(ax, curve.current, "now")
         ax.set_ylim(0, 1.18 * max(line))
         ax.set_xlabel(LABELS[curve.parameter])
