@@ -205,6 +205,11 @@ def _refuse_unsupported(fields: _Fields, source: str) -> None:
         value = fields.get(name, values[0] if name != "projector_type" else None)
         if value is not None and value not in values:
             raise CheckpointError(f"{source} has {name} {value!r}; supported: {', '.join(values)}.")
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = fields.get(name)
+        kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else None
+        if kind not in (None, "default"):
+            raise CheckpointError(f"{source} has {name} of type {kind!r}; supported: default.")
     kinds = fields.get("layer_types", [])
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise CheckpointError(f"{source} has layer_types other than full_attention.")

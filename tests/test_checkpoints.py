@@ -80,6 +80,8 @@ def test_config_variants_read_alike(folder):
         (dict(block_size=0), "block_size 0"),
         (dict(layer_types=["sliding_attention"]), "layer_types"),
         (dict(hidden_act="gelu"), "gelu"),
+        (dict(rope_scaling={"rope_type": "yarn", "factor": 4.0}), "rope_scaling of type 'yarn'"),
+        (dict(rope_parameters={"rope_type": "linear"}), "rope_parameters of type 'linear'"),
         (dict(hidden_size=None), "lacks 'hidden_size'"),
         (dict(emb_dim=None), "lacks 'emb_dim'"),
         (dict(rope_theta=10000.0), "rope_theta is 10000.0, the target's is 1000000.0"),
@@ -208,7 +210,7 @@ def test_pickles_are_never_opened(folder):
         load(folder)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_dtypes(folder, dtype):
     stack = dartree.load_stack(target=folder / "target", drafter=folder / "drafter", dtype=dtype)
     out = dartree.generate(stack, [3, 4, 5], max_new_tokens=9, stop=[])
@@ -304,12 +306,17 @@ def test_a_name_that_comes_twice(folder):
         load(folder)
 
 
-def test_wrong_pairings_name_both(folder):
-    change(folder / "drafter" / "config.json", num_target_layers=8)
-    with pytest.raises(dartree.CheckpointError) as caught:
-        load(folder)
-    assert str(folder / "target") in str(caught.value)
-    assert str(folder / "drafter") in str(caught.value)
+@pytest.mark.parametrize(
+    ("what", "value"), [("hidden_size", 32), ("vocab_size", 101), ("num_hidden_layers", 8)]
+)
+def test_wrong_pairings_name_both(folder, what, value):
+    """A drafter in order, and a target in order that it was not made for."""
+    sizes = dict(hidden_size=64, vocab_size=97, num_hidden_layers=6) | {what: value}
+    random_model(dtype=torch.float32, **sizes).save_pretrained(folder / "other")
+    with pytest.raises(dartree.CheckpointError, match="made for another target") as caught:
+        dartree.load_stack(target=folder / "other", drafter=folder / "drafter")
+    for words in (str(folder / "other"), str(folder / "drafter"), f"the target's is {value}"):
+        assert words in str(caught.value)
 
 
 def test_drafter_and_target_may_differ_in_dtype(folder):
