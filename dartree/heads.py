@@ -10,7 +10,8 @@ Sources: Domino (arXiv 2605.29707), DSpark (arXiv 2607.05147).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -23,26 +24,28 @@ from dartree.drafter import Block, DrafterConfig
 TABLE_BYTES = 256 * 2**20
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class HeadState:
-    """R rows (paths) of one block, all at the same depth.
+    """R rows (paths) of one block, all at the same depth. Not changed once it is made.
 
-    base [n, K]
-        fp32 base logits of the candidates, or of the whole vocabulary (K = V).
+    base
+        fp32 base logits [K] of the candidates at each of the n depths, or [V] of all tokens.
     plan
-        What the head computed once for this block; None where there is no correction.
+        What the head computed once for this block, by depth; None where there is no correction.
     hidden [R, G]
         Per-row summary of the path; None for a head without one.
-    products [R, M + 3G]
-        What W1 and the GRU make of ``hidden``, in one product (Domino).
+    products
+        What W1 [R, M] and the GRU [R, 3G] make of ``hidden``, in one product (Domino).
+    last [R, r]
+        Embedding of the last token (Markov).
     """
 
-    base: torch.Tensor
+    base: Sequence[torch.Tensor]
     rows: int
-    plan: tuple[torch.Tensor, ...] | None = None
+    plan: tuple[Sequence[torch.Tensor], ...] | None = None
     hidden: torch.Tensor | None = None
-    products: torch.Tensor | None = None
-    last: torch.Tensor | None = None  # [R, r] embedding of the last token (Markov)
+    products: tuple[torch.Tensor, ...] | None = None
+    last: torch.Tensor | None = None
 
 
 class Head(Protocol):
@@ -60,16 +63,21 @@ class Head(Protocol):
         """State of children: ``parents`` [R'] rows of ``state``, ``tokens`` [R'] their ids."""
 
 
-def base_values(block: Block, candidates: torch.Tensor | None) -> torch.Tensor:
-    """fp32 base logits [n, K] of ``candidates`` [n, K], or [n, V] for None."""
+def base_values(block: Block, candidates: torch.Tensor | None) -> Sequence[torch.Tensor]:
+    """fp32 base logits of each depth: [K] for ``candidates`` [n, K], [V] for None."""
     logits = block.base_logits.float()
-    return logits if candidates is None else logits.gather(1, candidates)
+    return (logits if candidates is None else logits.gather(1, candidates)).unbind()
 
 
-def _output_rows(weight: torch.Tensor, candidates: torch.Tensor | None) -> torch.Tensor:
-    """Rows [n, K, M] of an output matrix [V, M] for ``candidates`` [n, K]; all of it for None."""
+def _output_columns(
+    weight: torch.Tensor, candidates: torch.Tensor | None, drafts: int
+) -> Sequence[torch.Tensor]:
+    """For each depth the columns [M, K] of an output matrix's transpose that belong to
+    ``candidates`` [n, K]; all of it, [M, V], for None."""
+    if candidates is None:
+        return (weight.t(),) * drafts
     # An embedding lookup copies whole rows: five times faster here than weight[candidates].
-    return weight if candidates is None else F.embedding(candidates, weight)
+    return F.embedding(candidates, weight).transpose(1, 2).unbind()
 
 
 class NoCorrection:
@@ -84,7 +92,7 @@ class NoCorrection:
         return state.base[depth - 1].expand(state.rows, -1), state
 
     def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
-        return replace(state, rows=len(parents))
+        return HeadState(state.base, len(parents))
 
 
 class DominoHead(nn.Module):
@@ -102,12 +110,13 @@ class DominoHead(nn.Module):
         h, g, m = config.hidden_size, config.gru_hidden_dim, config.emb_dim
         self.prefix = config.pure_draft_prefix_len
         self.hidden_size = h
+        self._sizes = (m, 2 * g, g)  # W1, reset and update, new
         self.prefix_gru = nn.GRU(h, g, bias=False, batch_first=True)
         self.embed_proj = nn.Sequential(
             nn.Linear(h + g, m, bias=False), nn.SiLU(), nn.Linear(m, config.vocab_size, bias=False)
         )
         self._embedding: torch.Tensor | None = None
-        self._table: torch.Tensor | None = None
+        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
         self._joint: torch.Tensor | None = None
 
     def attach(self, embedding: torch.Tensor) -> None:
@@ -132,13 +141,12 @@ class DominoHead(nn.Module):
     def start(self, block: Block, candidates: torch.Tensor | None) -> HeadState:
         first, last = self.embed_proj[0].weight, self.embed_proj[2].weight
         z_part = F.linear(block.hidden.to(first.dtype), first[:, : self.hidden_size])  # [n, M]
-        rows = _output_rows(last, candidates)  # [V, M] or [n, K, M]
         if self._joint is None:
             # Both layers that read the state: one product a depth in place of two.
             self._joint = torch.cat([first[:, self.hidden_size :], self.prefix_gru.weight_hh_l0])
+        plan = (z_part.unbind(), _output_columns(last, candidates, block.drafts))
         hidden = z_part.new_zeros(1, self.prefix_gru.hidden_size)
-        products = z_part.new_zeros(1, len(self._joint))
-        plan = (z_part, rows)
+        products = (hidden, hidden.repeat(1, 2), hidden)  # only the GRU's are read
         state = HeadState(base_values(block, candidates), 1, plan, hidden, products)
         anchor = torch.tensor([block.anchor], device=hidden.device)
         return self.advance(state, torch.zeros_like(anchor), anchor)
@@ -147,37 +155,36 @@ class DominoHead(nn.Module):
         base = state.base[depth - 1]  # [K]
         if depth <= self.prefix:
             return base.expand(state.rows, -1), state
-        z_part, rows = state.plan
-        s_part = state.products[:, : z_part.shape[1]]  # [R, M] W1 s
-        middle = F.silu(z_part[depth - 1] + s_part)  # [R, M]
-        last = rows if rows.dim() == 2 else rows[depth - 1]  # [K, M]
+        z_part, columns = state.plan
+        middle = F.silu(state.products[0] + z_part[depth - 1], inplace=True)  # [R, M]
         if base.dtype == middle.dtype:
-            return torch.addmm(base, middle, last.t()), state  # [R, K]
-        return base + F.linear(middle, last).float(), state
+            return torch.addmm(base, middle, columns[depth - 1]), state  # [R, K]
+        return base + (middle @ columns[depth - 1]).float(), state
 
     def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
-        size = state.hidden.shape[1]
-        previous = state.hidden.index_select(0, parents)  # [R', G]
-        from_state = state.products.index_select(0, parents)[:, -3 * size :]  # [R', 3G]
-        from_token = self._input_gates(tokens)  # [R', 3G], torch order: reset, update, new
-        gates = torch.sigmoid(from_state[:, : 2 * size] + from_token[:, : 2 * size])
-        reset, update = gates[:, :size], gates[:, size:]
-        new = torch.tanh(torch.addcmul(from_token[:, 2 * size :], reset, from_state[:, 2 * size :]))
-        hidden = torch.lerp(new, previous, update)  # (1 - update) * new + update * previous
-        products = F.linear(hidden, self._joint)  # [R', M + 3G]
-        return replace(state, rows=len(parents), hidden=hidden, products=products)
+        _, gates, new = state.products
+        token_gates, token_new = self._from_tokens(tokens)
+        gates = gates.index_select(0, parents).add_(token_gates).sigmoid_()  # [R', 2G]
+        reset, update = gates.chunk(2, 1)
+        new = torch.addcmul(token_new, reset, new.index_select(0, parents)).tanh_()  # [R', G]
+        hidden = torch.lerp(new, state.hidden.index_select(0, parents), update)  # (1 - u) n + u h
+        products = F.linear(hidden, self._joint).split(self._sizes, 1)
+        return HeadState(state.base, len(parents), state.plan, hidden, products)
 
-    def _input_gates(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _from_tokens(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The GRU's input half for ``tokens`` [R]: reset and update [R, 2G], new [R, G]."""
         weight = self.prefix_gru.weight_ih_l0
         if self._embedding is None:
             raise RuntimeError("attach() the target's embedding table before decoding.")
         size = self._embedding.shape[0] * weight.shape[0] * weight.element_size()
         if self._table is None and size <= TABLE_BYTES:
-            # The input half of the GRU depends on the token alone: one gather per step.
-            self._table = F.linear(self._embedding.to(weight.dtype), weight)  # [V, 3G]
+            # The input half of the GRU depends on the token alone: a gather per step.
+            table = F.linear(self._embedding.to(weight.dtype), weight)  # [V, 3G]
+            self._table = table.split(self._sizes[1:], 1)
         if self._table is not None:
-            return self._table.index_select(0, tokens)
-        return F.linear(self._embedding[tokens].to(weight.dtype), weight)
+            gates, new = self._table
+            return gates.index_select(0, tokens), new.index_select(0, tokens)
+        return F.linear(self._embedding[tokens].to(weight.dtype), weight).split(self._sizes[1:], 1)
 
 
 class MarkovHead(nn.Module):
@@ -216,14 +223,14 @@ class MarkovHead(nn.Module):
         elif self.kind == "rnn":  # input order: s, W1[x], z
             joint = self.markov_head.joint_proj
             z_part = F.linear(hidden, joint.weight[:, 2 * self.rank :], joint.bias)  # [n, 3r]
-        rows = _output_rows(w2, candidates)  # [V, r] or [n, K, r]
+        plan = (z_part.unbind(), _output_columns(w2, candidates, block.drafts))
         anchor = torch.tensor([block.anchor], device=w2.device)
         last = self.markov_head.markov_w1(anchor)  # [1, r]
         state = torch.zeros_like(last) if self.kind == "rnn" else None
-        return HeadState(base_values(block, candidates), 1, (z_part, rows), state, last=last)
+        return HeadState(base_values(block, candidates), 1, plan, state, last=last)
 
     def score(self, state: HeadState, depth: int) -> tuple[torch.Tensor, HeadState]:
-        z_part, rows = state.plan
+        z_part, columns = state.plan
         z, feature = z_part[depth - 1], state.last
         if self.kind == "gated":
             weight = self.markov_head.gate_proj.weight[:, -self.rank :]
@@ -233,15 +240,16 @@ class MarkovHead(nn.Module):
             joint = z + F.linear(torch.cat([state.hidden, state.last], dim=-1), weight)
             gate, content, output = joint.chunk(3, dim=-1)
             gate = torch.sigmoid(gate)
-            state = replace(state, hidden=gate * state.hidden + (1 - gate) * torch.tanh(content))
+            hidden = gate * state.hidden + (1 - gate) * torch.tanh(content)
+            state = HeadState(state.base, state.rows, state.plan, hidden, last=state.last)
             feature = torch.tanh(output)  # [R, r]
-        bias = F.linear(feature, rows if rows.dim() == 2 else rows[depth - 1])  # [R, K]
-        return state.base[depth - 1] + bias.float(), state
+        bias = (feature @ columns[depth - 1]).float()  # [R, K]
+        return state.base[depth - 1] + bias, state
 
     def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
         hidden = None if state.hidden is None else state.hidden[parents]
         last = self.markov_head.markov_w1(tokens)  # [R', r]
-        return replace(state, rows=len(parents), hidden=hidden, last=last)
+        return HeadState(state.base, len(parents), state.plan, hidden, last=last)
 
     @torch.no_grad()
     def confidence_logits(self, block: Block, draft_ids: torch.Tensor) -> torch.Tensor:

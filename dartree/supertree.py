@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dartree.drafter import Block
-from dartree.heads import Head
+from dartree.heads import Head, HeadState
 from dartree.settings import TreeSettings
 from dartree.tree import Supertree
 
@@ -33,21 +33,17 @@ def top_candidates(logits: torch.Tensor, count: int) -> torch.Tensor:
 
     Ordered by (value descending, id ascending), so that equal logits cannot reorder a tree.
     """
-    ids = torch.topk(logits, min(count, logits.shape[1]), dim=-1).indices
+    best, ids = torch.topk(logits, min(count, logits.shape[1]), dim=-1)
+    if not has_ties(best):
+        return ids
     ids = ids.sort(dim=-1).values
     order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(1, order)
 
 
-def first_of_sorted(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first ``count`` values and indices of a stable descending sort of ``values`` [N]."""
-    if values.device.type == "cpu" and count < len(values):
-        # A selection is several times faster than the sort, and the same where nothing is tied.
-        best, indices = torch.topk(values, count + 1)
-        if not bool((best[1:] == best[:-1]).any()):
-            return best[:count], indices[:count]
-    best, indices = values.sort(descending=True, stable=True)
-    return best[:count], indices[:count]
+def has_ties(best: torch.Tensor) -> bool:
+    """Whether neighbours are equal somewhere in sorted values [..., N]."""
+    return bool((best[..., 1:] == best[..., :-1]).any())
 
 
 def conditional_log_probs(logits: torch.Tensor, settings: TreeSettings) -> torch.Tensor:
@@ -66,41 +62,70 @@ def expand(
     ``quotas`` gives the nodes kept at each depth; None keeps W = ``settings.width`` everywhere.
     A depth keeps what there is where rows * K is smaller. Scores are fp32 log-softmax values
     over the K candidates of the depth (or over the vocabulary, ``settings.normalise``).
+    Equal path scores go to the smaller (row, candidate), as in a heap over numbered nodes.
     """
     limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
-    logits = block.base_logits[: len(quotas)].float()
-    candidates = top_candidates(logits, limits.candidates)  # [D, K]
+    candidates = top_candidates(block.base_logits[: len(quotas)].float(), limits.candidates)
     full = limits.normalise == "vocabulary"
-    state = head.start(block, None if full else candidates_for_block(candidates, block))
-    score = logits.new_zeros(1)  # [rows]
-    tokens, rows, scores = [], [], []
-    for depth, quota in enumerate(quotas, start=1):
-        corrected, state = head.score(state, depth)  # [rows, K] or [rows, V]
-        conditionals = conditional_log_probs(corrected, limits)
-        if full:
-            conditionals = conditionals[:, candidates[depth - 1]]
-        paths = (score[:, None] + conditionals).flatten()  # [rows * K]
-        # Ties go to the smaller (row, candidate), as in a heap over numbered nodes.
-        score, kept = first_of_sorted(paths, quota)
-        row = kept // conditionals.shape[1]
-        token = candidates[depth - 1].index_select(0, kept % conditionals.shape[1])
-        tokens.append(token)
-        rows.append(row)
-        scores.append(score)
-        if depth < len(quotas):
-            state = head.advance(state, row, token)
+    root = head.start(block, None if full else candidates_for_block(candidates, block))
+    levels = _grow(head, root, candidates, quotas, limits, ordered=False)
+    if has_ties(torch.cat([level.best for level in levels])):
+        levels = _grow(head, root, candidates, quotas, limits, ordered=True)
     # One transfer to the host per array, after the last depth.
-    sizes = np.array([len(t) for t in tokens], dtype=np.int64)
+    sizes = np.array([len(level.tokens) for level in levels], dtype=np.int64)
     firsts = 1 + np.cumsum(sizes) - sizes  # number of the first node of each depth
     above = np.concatenate([[0], firsts[:-1]])  # and of the depth above it; 0 is the root
     supertree = Supertree(
-        tokens=torch.cat(tokens).cpu().numpy(),
-        parents=torch.cat(rows).cpu().numpy() + np.repeat(above, sizes),
-        depths=np.repeat(np.arange(1, len(quotas) + 1), sizes),
-        scores=torch.cat(scores).cpu().numpy(),
+        tokens=torch.cat([level.tokens for level in levels]).cpu().numpy(),
+        parents=torch.cat([level.rows for level in levels]).cpu().numpy() + above.repeat(sizes),
+        depths=np.arange(1, len(quotas) + 1).repeat(sizes),
+        scores=torch.cat([level.scores for level in levels]).cpu().numpy(),
     )
     return Expansion(supertree, candidates.cpu().numpy(), head_calls=len(quotas))
+
+
+@dataclass(slots=True)
+class _Level:
+    """The nodes kept at one depth, best first, and one path score more, to see ties."""
+
+    tokens: torch.Tensor  # [R] ids
+    rows: torch.Tensor  # [R] rows of the level above
+    scores: torch.Tensor  # [R]
+    best: torch.Tensor  # [R + 1], or [R] where there is no other
+
+
+def _grow(
+    head: Head,
+    state: HeadState,
+    candidates: torch.Tensor,
+    quotas: Sequence[int],
+    settings: TreeSettings,
+    ordered: bool,
+) -> list[_Level]:
+    """One level per quota. ``ordered`` settles ties by a stable sort; without it they fall as they
+    may, in a fraction of the time."""
+    count = candidates.shape[1]
+    score = candidates.new_zeros(1, dtype=torch.float32)  # [R]
+    columns = candidates.repeat(1, max(quotas)).unbind()  # D times [max R * K] ids
+    levels = []
+    for depth, quota in enumerate(quotas, start=1):
+        corrected, state = head.score(state, depth)  # [R, K] or [R, V]
+        conditionals = conditional_log_probs(corrected, settings)
+        if settings.normalise == "vocabulary":
+            conditionals = conditionals[:, candidates[depth - 1]]
+        paths = conditionals.add_(score[:, None]).view(-1)  # [R * K]
+        if ordered or quota >= len(paths):
+            best, kept = paths.sort(descending=True, stable=True)
+        else:
+            best, kept = torch.topk(paths, quota + 1)
+        best, kept = best[: quota + 1], kept[:quota]
+        score, rows = best[:quota], kept.div(count, rounding_mode="floor")
+        tokens = columns[depth - 1].index_select(0, kept)
+        levels.append(_Level(tokens, rows, score, best))
+        if depth < len(quotas):
+            state = head.advance(state, rows, tokens)
+    return levels
 
 
 def candidates_for_block(candidates: torch.Tensor, block: Block) -> torch.Tensor:
