@@ -72,7 +72,7 @@ def test_head_tables_and_cache_are_exact():
     settings = dartree.TreeSettings(width=3, candidates=8, budget=9)
     need = estimate(stack.target.config.to_dict(), stack.drafter.config, settings, 64, 4)
     dartree.generate(stack, [3, 4], settings=settings, max_new_tokens=9, stop=[])
-    made = (stack.head._joint, stack.head._table)
+    made = (stack.head._joint, *stack.head._table)
     assert need.head_tables == sum(t.numel() * t.element_size() for t in made)
     rows = 64 + 9 + stack.drafter.config.block_size
     cache = stack.target.new_cache(rows)
