@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,15 +41,41 @@ def grid(
     ``cost``: an object with ``ms(settings)`` (``cost.RoundCost``). ``only``: numbers of the texts.
     ValueError for a name that is no setting of the tree.
     """
-    unknown = sorted(set(values) - set(FIELDS))
-    if unknown:
-        raise ValueError(f"values must name settings among {', '.join(FIELDS)}, got {unknown[0]}.")
+    _check_fields(values)
     points = []
     for chosen in itertools.product(*values.values()):
         used = replace(settings, **dict(zip(values, chosen, strict=True)))
         tau = replay.tau("dartree", used, only)
         points.append(Point(used, tau, None if cost is None else cost.ms(used)))
     return points
+
+
+def _check_fields(names: Iterable[str]) -> None:
+    unknown = sorted(set(names) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"values must name settings among {', '.join(FIELDS)}, got {unknown[0]}.")
+
+
+def sweep(
+    replay: Replay,
+    settings: TreeSettings,
+    name: str,
+    values: Sequence[Any],
+    methods: Sequence[str] = ("dartree",),
+    only: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """tau of ``methods`` over one setting, in the form of `bench.sweep`: {parameter, rows}.
+
+    A row has method, value and tau. ``only``: numbers of the texts. ValueError for a name that is
+    no setting of the tree.
+    """
+    _check_fields([name])
+    rows = [
+        {"method": m, "value": v, "tau": replay.tau(m, replace(settings, **{name: v}), only)}
+        for v in values
+        for m in methods
+    ]
+    return {"parameter": name, "rows": rows}
 
 
 def table(points: Sequence[Point], rows: str, columns: str, what: str = "tau") -> np.ndarray:

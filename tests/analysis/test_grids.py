@@ -44,6 +44,18 @@ def test_every_combination_once_and_in_order(replay):
         grids.grid(replay, BASE, {"height": [1]})
 
 
+def test_a_sweep_has_every_method_at_every_value(replay):
+    found = grids.sweep(replay, BASE, "budget", (2, 9), ("heap", "dartree"), only=[1])
+    asked = [(v, m) for v in (2, 9) for m in ("heap", "dartree")]
+    assert found["parameter"] == "budget"
+    assert [(row["value"], row["method"]) for row in found["rows"]] == asked
+    for row in found["rows"]:
+        at = replace(BASE, budget=row["value"])
+        assert row["tau"] == replay.tau(row["method"], at, only=[1])
+    with pytest.raises(ValueError, match="values must name settings among .*, got height"):
+        grids.sweep(replay, BASE, "height", [1])
+
+
 def test_fronts_by_brute_force():
     rng = np.random.default_rng(0)
     for _ in range(50):
