@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from dartree.drafter import DFlashDrafter, DrafterCache
+from dartree.drafter import Block, DFlashDrafter, DrafterCache
+from dartree.heads import Head
 from dartree.stack import Pairing, Stack
+from dartree.supertree import grow_levels
 from dartree.target import KVCache, Target, TargetOutput, TreeRows
 
 # 1 for plain decoding, 17 for a chain of 16 drafts, 1 + B for the usual budgets.
@@ -33,31 +36,73 @@ def why_not() -> str | None:
     return None
 
 
+def _compile(function: Callable) -> Callable:
+    """``function`` as one graph of fixed shapes; on a CPU without Python between its kernels."""
+    options = None if torch.cuda.is_available() else {"cpp_wrapper": True}
+    return torch.compile(function, dynamic=False, fullgraph=True, options=options)
+
+
 class StaticKVCache(KVCache):
     """A :class:`KVCache` that hands over its whole capacity while ``slots`` is set.
 
     ``slots`` [R]: where a static forward writes its rows. None: a prefill, as in the base class.
+    Each layer has buffers of its own: a graph that writes into a view of one large buffer would
+    copy all of it, once per layer.
     """
 
     def __init__(self, config, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(config, capacity, dtype, device)
-        self._data.zero_()  # hidden rows are weighted with 0, and 0 * NaN would be NaN
+        super().__init__(config, 0, dtype, device)
+        _, layers, *shape, _, head_dim = self._data.shape
+        self._shape, self._like = (*shape, capacity, head_dim), self._data
+        # Zeros: hidden rows are weighted with 0, and 0 * NaN would be NaN.
+        self._layers = [[self._zeros(capacity) for _ in range(2)] for _ in range(layers)]
         self.slots: torch.Tensor | None = None
+
+    def _zeros(self, capacity: int) -> torch.Tensor:
+        *shape, _, head_dim = self._shape
+        return self._like.new_zeros((*shape, capacity, head_dim))
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit before the buffers have to grow."""
+        return self._layers[0][0].shape[2]
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__):
         """Write rows [1, kv_heads, R, head_dim]; return the rows that attention reads."""
-        if self.slots is None:
-            return super().update(key, value, layer_idx)
-        keys, values = self._data[0, layer_idx], self._data[1, layer_idx]
-        keys.index_copy_(2, self.slots, key)
-        values.index_copy_(2, self.slots, value)
-        return keys, values
+        keys, values = self._layers[layer_idx]
+        if self.slots is not None:
+            keys.index_copy_(2, self.slots, key)
+            values.index_copy_(2, self.slots, value)
+            return keys, values
+        self.pending = key.shape[2]
+        end = self.length + self.pending
+        if end > self.capacity:
+            self.reserve(end)
+            keys, values = self._layers[layer_idx]
+        keys[:, :, self.length : end] = key
+        values[:, :, self.length : end] = value
+        return keys[:, :, :end], values[:, :, :end]
+
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Committed keys and values, each [layers, kv_heads, length, head_dim]."""
+        keys, values = zip(*self._layers, strict=True)
+        return tuple(torch.cat(t)[:, :, : self.length] for t in (keys, values))
+
+    def _move(self, rows: torch.Tensor) -> None:
+        start, count = self.length, len(rows)
+        for layer in self._layers:
+            for buffer in layer:
+                kept = buffer[:, :, start : start + self.pending].index_select(2, rows)
+                buffer[:, :, start : start + count] = kept
 
     def reserve(self, rows: int) -> None:
         """Make room for ``rows`` rows in all, in whole steps of COLUMNS."""
-        if rows > self.capacity:
-            self._grow(-(-rows // COLUMNS) * COLUMNS)
-            self._data[..., self.length :, :] = 0
+        if rows <= self.capacity:
+            return
+        for layer in self._layers:
+            for i, buffer in enumerate(layer):
+                layer[i] = self._zeros(-(-rows // COLUMNS) * COLUMNS)
+                layer[i][:, :, : buffer.shape[2]] = buffer
 
 
 class CompiledTarget(Target):
@@ -75,7 +120,7 @@ class CompiledTarget(Target):
         super().__init__(target.model)
         self.tap_ids, self._eager = target.tap_ids, target
         self.compile_seconds: dict[tuple[int, int], float] = {}
-        self._graph = torch.compile(self._static_rows, dynamic=False, fullgraph=True)
+        self._graph = _compile(self._static_rows)
         self._masks: dict[tuple[int, int], torch.Tensor] = {}
         self._plain: CompiledTarget | None = None
 
@@ -184,7 +229,7 @@ class CompiledDrafter:
     def __init__(self, drafter: DFlashDrafter) -> None:
         self._drafter = drafter
         self.compile_seconds: dict[int, float] = {}
-        self._graph = torch.compile(self._static_block, dynamic=False, fullgraph=True)
+        self._graph = _compile(self._static_block)
 
     def __getattr__(self, name: str):
         return getattr(self._drafter, name)
@@ -214,19 +259,61 @@ class CompiledDrafter:
         return self._drafter.norm(x)
 
 
+@dataclass
+class _TracedBlock(Block):
+    """A block whose anchor is an input of the graph: as a number it would be a constant."""
+
+    ids: torch.Tensor | None = None
+
+    def anchor_ids(self) -> torch.Tensor:
+        return self.ids
+
+
+class CompiledHead:
+    """A head that grows all levels of a supertree in one graph; everything else is the head's own.
+
+    One graph for each list of quotas and each settings of the scores.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self.compile_seconds: dict[tuple, float] = {}
+        self._graphs: dict[tuple, Callable] = {}
+
+    def __getattr__(self, name: str):
+        return getattr(self._head, name)
+
+    def grow(self, block: Block, candidates: torch.Tensor, quotas: list[int], settings) -> tuple:
+        """As :func:`dartree.supertree.grow_levels`; ties fall as they may."""
+        key = (*quotas, candidates.shape[1], settings.normalise, settings.score_temperature)
+        inputs = (block.anchor_ids(), block.hidden, block.base_logits, candidates)
+        start = time.perf_counter()
+        if key not in self._graphs:
+            self._head.start(block, candidates)  # makes the head's tables outside the graph
+
+            def levels(ids, hidden, base_logits, candidates):
+                traced = _TracedBlock(0, 0, hidden, base_logits, ids)
+                return grow_levels(self._head, traced, candidates, quotas, settings)
+
+            self._graphs[key] = _compile(levels)
+        out = self._graphs[key](*inputs)
+        self.compile_seconds.setdefault(key, time.perf_counter() - start)
+        return out
+
+
 def _compiled(pairing: Pairing) -> Pairing:
     drafter = pairing.drafter
     return replace(
-        pairing, target=CompiledTarget(pairing.target),
+        pairing, target=CompiledTarget(pairing.target), head=CompiledHead(pairing.head),
         drafter=None if drafter is None else CompiledDrafter(drafter),
     )  # fmt: skip
 
 
 def compiled_stack(stack: Stack) -> Stack:
-    """``stack`` with compiled targets and drafters for all methods.
+    """``stack`` with compiled targets, drafters and heads for all methods.
 
-    The head stays eager: its step is a handful of products of W rows, and on a CPU the call of a
-    compiled graph costs as much as they do.
+    Single steps of a head, as the chains and `heap` use them, stay eager: on a CPU the call of a
+    compiled graph costs as much as a few products of small matrices.
     """
     marginal = None if stack.marginal is None else _compiled(stack.marginal)
     return replace(stack, main=_compiled(stack.main), marginal=marginal)

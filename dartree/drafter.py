@@ -75,6 +75,10 @@ class Block:
         """n: draft positions of the block."""
         return self.hidden.shape[0]
 
+    def anchor_ids(self) -> torch.Tensor:
+        """The anchor as ids [1], where the block lies."""
+        return torch.tensor([self.anchor], device=self.hidden.device)
+
     def limits(self, settings: TreeSettings) -> TreeSettings:
         """``settings`` clamped to what this block can give."""
         return settings.clamped(self.drafts, self.base_logits.shape[1])

@@ -118,6 +118,7 @@ class DominoHead(nn.Module):
         self._embedding: torch.Tensor | None = None
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None
         self._joint: torch.Tensor | None = None
+        self._input: torch.Tensor | None = None
 
     def attach(self, embedding: torch.Tensor) -> None:
         """Use the target's embedding table [V, H] for the GRU's inputs.
@@ -144,11 +145,12 @@ class DominoHead(nn.Module):
         if self._joint is None:
             # Both layers that read the state: one product a depth in place of two.
             self._joint = torch.cat([first[:, self.hidden_size :], self.prefix_gru.weight_hh_l0])
+            self._input = self.prefix_gru.weight_ih_l0.detach()  # a GRU cannot be traced
         plan = (z_part.unbind(), _output_columns(last, candidates, block.drafts))
-        hidden = z_part.new_zeros(1, self.prefix_gru.hidden_size)
+        hidden = z_part.new_zeros(1, self._sizes[2])
         products = (hidden, hidden.repeat(1, 2), hidden)  # only the GRU's are read
         state = HeadState(base_values(block, candidates), 1, plan, hidden, products)
-        anchor = torch.tensor([block.anchor], device=hidden.device)
+        anchor = block.anchor_ids()
         return self.advance(state, torch.zeros_like(anchor), anchor)
 
     def score(self, state: HeadState, depth: int) -> tuple[torch.Tensor, HeadState]:
@@ -173,17 +175,17 @@ class DominoHead(nn.Module):
 
     def _from_tokens(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The GRU's input half for ``tokens`` [R]: reset and update [R, 2G], new [R, G]."""
-        weight = self.prefix_gru.weight_ih_l0
-        if self._embedding is None:
-            raise RuntimeError("attach() the target's embedding table before decoding.")
-        size = self._embedding.shape[0] * weight.shape[0] * weight.element_size()
-        if self._table is None and size <= TABLE_BYTES:
-            # The input half of the GRU depends on the token alone: a gather per step.
-            table = F.linear(self._embedding.to(weight.dtype), weight)  # [V, 3G]
-            self._table = table.split(self._sizes[1:], 1)
         if self._table is not None:
             gates, new = self._table
             return gates.index_select(0, tokens), new.index_select(0, tokens)
+        if self._embedding is None:
+            raise RuntimeError("attach() the target's embedding table before decoding.")
+        weight = self._input
+        if self._embedding.shape[0] * weight.shape[0] * weight.element_size() <= TABLE_BYTES:
+            # The input half of the GRU depends on the token alone: a gather per step.
+            table = F.linear(self._embedding.to(weight.dtype), weight)  # [V, 3G]
+            self._table = table.split(self._sizes[1:], 1)
+            return self._from_tokens(tokens)
         return F.linear(self._embedding[tokens].to(weight.dtype), weight).split(self._sizes[1:], 1)
 
 
@@ -224,8 +226,7 @@ class MarkovHead(nn.Module):
             joint = self.markov_head.joint_proj
             z_part = F.linear(hidden, joint.weight[:, 2 * self.rank :], joint.bias)  # [n, 3r]
         plan = (z_part.unbind(), _output_columns(w2, candidates, block.drafts))
-        anchor = torch.tensor([block.anchor], device=w2.device)
-        last = self.markov_head.markov_w1(anchor)  # [1, r]
+        last = self.markov_head.markov_w1(block.anchor_ids())  # [1, r]
         state = torch.zeros_like(last) if self.kind == "rnn" else None
         return HeadState(base_values(block, candidates), 1, plan, state, last=last)
 

@@ -7,6 +7,7 @@ are kept and their head states carried along.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from dartree.drafter import Block
-from dartree.heads import Head, HeadState
+from dartree.heads import Head
 from dartree.settings import TreeSettings
 from dartree.tree import Supertree
 
@@ -67,52 +68,55 @@ def expand(
     limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
     candidates = top_candidates(block.base_logits[: len(quotas)].float(), limits.candidates)
-    full = limits.normalise == "vocabulary"
-    root = head.start(block, None if full else candidates_for_block(candidates, block))
-    levels = _grow(head, root, candidates, quotas, limits, ordered=False)
-    if has_ties(torch.cat([level.best for level in levels])):
-        levels = _grow(head, root, candidates, quotas, limits, ordered=True)
-    # One transfer to the host per array, after the last depth.
-    sizes = np.array([len(level.tokens) for level in levels], dtype=np.int64)
+    # A compiled head brings its own: the same function as one graph.
+    grow = getattr(head, "grow", None) or functools.partial(grow_levels, head)
+    tokens, rows, scores, best = grow(block, candidates, quotas, limits)
+    if has_ties(best):
+        tokens, rows, scores, _ = grow_levels(head, block, candidates, quotas, limits, ordered=True)
+    sizes = np.array(level_sizes(quotas, candidates.shape[1]), dtype=np.int64)
     firsts = 1 + np.cumsum(sizes) - sizes  # number of the first node of each depth
     above = np.concatenate([[0], firsts[:-1]])  # and of the depth above it; 0 is the root
     supertree = Supertree(
-        tokens=torch.cat([level.tokens for level in levels]).cpu().numpy(),
-        parents=torch.cat([level.rows for level in levels]).cpu().numpy() + above.repeat(sizes),
+        tokens=tokens.cpu().numpy(),
+        parents=rows.cpu().numpy() + above.repeat(sizes),
         depths=np.arange(1, len(quotas) + 1).repeat(sizes),
-        scores=torch.cat([level.scores for level in levels]).cpu().numpy(),
+        scores=scores.cpu().numpy(),
     )
     return Expansion(supertree, candidates.cpu().numpy(), head_calls=len(quotas))
 
 
-@dataclass(slots=True)
-class _Level:
-    """The nodes kept at one depth, best first, and one path score more, to see ties."""
-
-    tokens: torch.Tensor  # [R] ids
-    rows: torch.Tensor  # [R] rows of the level above
-    scores: torch.Tensor  # [R]
-    best: torch.Tensor  # [R + 1], or [R] where there is no other
+def level_sizes(quotas: Sequence[int], candidates: int) -> list[int]:
+    """Nodes at each depth: its quota, or all rows * K where that is fewer."""
+    sizes = [1]
+    for quota in quotas:
+        sizes.append(min(quota, sizes[-1] * candidates))
+    return sizes[1:]
 
 
-def _grow(
+def grow_levels(
     head: Head,
-    state: HeadState,
+    block: Block,
     candidates: torch.Tensor,
     quotas: Sequence[int],
     settings: TreeSettings,
-    ordered: bool,
-) -> list[_Level]:
-    """One level per quota. ``ordered`` settles ties by a stable sort; without it they fall as they
-    may, in a fraction of the time."""
+    ordered: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token ids, rows in the level above, and path scores of all levels, each [nodes], and the
+    sorted scores in which ties can be seen: those of a level and the first that was left out.
+
+    ``ordered`` settles ties by a stable sort; without it they fall as they may, several times
+    faster on a CPU. ``candidates`` [D, K].
+    """
     count = candidates.shape[1]
-    score = candidates.new_zeros(1, dtype=torch.float32)  # [R]
+    full = settings.normalise == "vocabulary"
+    state = head.start(block, None if full else candidates_for_block(candidates, block))
+    score = block.hidden.new_zeros(1, dtype=torch.float32)  # [R]
     columns = candidates.repeat(1, max(quotas)).unbind()  # D times [max R * K] ids
     levels = []
     for depth, quota in enumerate(quotas, start=1):
         corrected, state = head.score(state, depth)  # [R, K] or [R, V]
         conditionals = conditional_log_probs(corrected, settings)
-        if settings.normalise == "vocabulary":
+        if full:
             conditionals = conditionals[:, candidates[depth - 1]]
         paths = conditionals.add_(score[:, None]).view(-1)  # [R * K]
         if ordered or quota >= len(paths):
@@ -122,10 +126,10 @@ def _grow(
         best, kept = best[: quota + 1], kept[:quota]
         score, rows = best[:quota], kept.div(count, rounding_mode="floor")
         tokens = columns[depth - 1].index_select(0, kept)
-        levels.append(_Level(tokens, rows, score, best))
+        levels.append((tokens, rows, score, best))
         if depth < len(quotas):
             state = head.advance(state, rows, tokens)
-    return levels
+    return tuple(torch.cat(parts) for parts in zip(*levels, strict=True))
 
 
 def candidates_for_block(candidates: torch.Tensor, block: Block) -> torch.Tensor:

@@ -73,10 +73,14 @@ class KVCache:
             raise ValueError(f"rows must lie in 0..{self.pending - 1}, got {rows.tolist()}.")
         start = self.length
         if not torch.equal(rows, torch.arange(count, device=rows.device)):
-            window = self._data[..., start : start + self.pending, :]
-            # index_select copies before it is written back: rows may cross.
-            self._data[..., start : start + count, :] = window.index_select(4, rows)
+            self._move(rows)
         self.length, self.pending = start + count, 0
+
+    def _move(self, rows: torch.Tensor) -> None:
+        window = self._data[..., self.length : self.length + self.pending, :]
+        # index_select copies before it is written back: rows may cross.
+        kept = window.index_select(4, rows)
+        self._data[..., self.length : self.length + len(rows), :] = kept
 
     def truncate_to(self, length: int) -> None:
         """Forget all rows from ``length`` on; raises ValueError for more than there are."""
