@@ -19,7 +19,8 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
     parser.add_argument("--device", help="cpu (default), cuda, ...")
     parser.add_argument("--threads", metavar="N", help="CPU threads")
-    parser.add_argument("--compile", action="store_true", help="torch.compile for the target")
+    parser.add_argument("--compile", action="store_true", help="torch.compile for all models")
+    parser.add_argument("--pack", action="store_true", help="oneDNN's layout for weights (CPU)")
 
 
 def tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +114,10 @@ def load(args: argparse.Namespace):
     stack = load_stack(
         args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
     )
+    if args.pack:
+        from dartree.packed import packed_stack
+
+        stack = packed_stack(stack)
     if args.compile:
         from dartree.compiled import compiled_stack
 

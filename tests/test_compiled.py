@@ -16,6 +16,7 @@ from dartree.compiled import (
     compiled_stack,
     why_not,
 )
+from dartree.packed import packed_stack
 from dartree.supertree import expand
 from dartree.target import tree_rows
 from tests.reference import prompt, random_stack
@@ -136,7 +137,7 @@ def test_a_compiled_stack_writes_the_same_text(method):
     stack = random_stack(dtype=torch.float32)
     settings = dartree.TreeSettings(width=3, candidates=5, budget=16)
     plain = dartree.generate(stack, prompt(6), method="ar", max_new_tokens=20, stop=[])
-    fast = compiled_stack(stack)
+    fast = compiled_stack(packed_stack(stack))
     for name in ("ar", method):
         out = dartree.generate(
             fast, prompt(6), method=name, settings=settings, max_new_tokens=20, stop=[]

@@ -32,7 +32,7 @@ LAYERS = (
     ("supertree",),
     ("proposers",),
     ("records", "stack"),
-    ("stopping", "decode", "compiled"),
+    ("stopping", "decode", "compiled", "packed"),
     ("api", "hf", "baselines"),
     ("",),  # the public names
     ("compare", "bench", "arguments"),
