@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dartree.plots.labels import Decode, token_label
 from dartree.plots.style import BONUS
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.stack import Stack
+from dartree.stack import bundled_stacks
 from dartree.widgets.session import PRUNED, Session, View
 from dartree.widgets.svg import COLORS, tree_svg
 
 NOTEBOOK = "11_explorer.ipynb"  # takes the same settings as parameters
+OUT = "build/explorer"  # so that neither the committed figures nor the working copy change
 _SHAPES = {ACCEPTED: "ellipse", WALKED_PAST: "box", UNREACHED: "hexagon", PRUNED: "plaintext"}
 
 
@@ -63,33 +64,41 @@ def as_dot(view: View, decode: Decode) -> str:
 
 
 def _quoted(text: str | bytes) -> str:
-    # DOT knows \" and takes other backslashes for itself, so they are doubled.
-    return '"' + token_label(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    # DOT knows \" and takes other backslashes and HTML's entities for itself.
+    label = token_label(text).replace("&", "&amp;").replace("\\", "\\\\")
+    return '"' + label.replace('"', '\\"') + '"'
 
 
-def command(stack: Stack, view: View) -> str:
+def command(session: Session, view: View) -> str:
     """Shell commands that draw this round again as a static figure, without a browser."""
     choice, s = view.choice, view.choice.settings
     values = {
-        "stack": stack.name, "method": choice.method, "round_index": choice.round, "width": s.width,
-        "candidates": s.candidates, "budget": s.budget, "depth_penalty": s.depth_penalty,
-        "temperature": choice.temperature, "seed": choice.seed,
+        "stack": session.stack.name, "method": choice.method, "round_index": choice.round,
+        "width": s.width, "candidates": s.candidates, "budget": s.budget,
+        "depth_penalty": s.depth_penalty, "temperature": choice.temperature,
+        "seed": choice.seed, "max_new_tokens": session.max_new_tokens,
     }  # fmt: skip
     words = [word for name, value in values.items() for word in ("-p", name, str(value))]
     prompt = choice.prompt
     if not isinstance(prompt, str):
         return "# A prompt of ids has no command: call widgets.explore(stack, prompt=[...])."
-    ours = ["dartree", "figures", "--only", NOTEBOOK[:2], *words, "-p", "prompt", prompt]
-    papermill = ["papermill", f"notebooks/{NOTEBOOK}", f"build/{NOTEBOOK}",
-                 *words, "-r", "prompt", prompt]  # fmt: skip
-    return f"{shlex.join(ours)}\n\n# or, for the executed notebook alone:\n{shlex.join(papermill)}"
+    if session.stack.name not in bundled_stacks():
+        return "# Only bundled stacks have a command: call widgets.explore(stack, ...)."
+    ours = ["dartree", "figures", "--only", NOTEBOOK[:2], "--out", OUT, *words,
+            "-p", "prompt", prompt]  # fmt: skip
+    papermill = ["papermill", f"notebooks/{NOTEBOOK}", f"{OUT}/{NOTEBOOK}", *words,
+                 "-p", "out_dir", OUT, "-r", "prompt", prompt]  # fmt: skip
+    return (
+        f"# in the checkout\n{shlex.join(ours)}\n\n# or, for the executed notebook alone:\n"
+        f"mkdir -p {OUT}\n{shlex.join(papermill)}"
+    )
 
 
 EXPORTS: dict[str, tuple[str, str, Callable[[Session, View], str]]] = {
     "SVG": ("svg", "image/svg+xml", lambda session, view: tree_svg(view, session.decode)),
     "JSON": ("json", "application/json", as_json),
     "DOT": ("dot", "text/vnd.graphviz", lambda session, view: as_dot(view, session.decode)),
-    "Command": ("sh", "text/x-shellscript", lambda session, view: command(session.stack, view)),
+    "Command": ("sh", "text/x-shellscript", command),
 }
 
 

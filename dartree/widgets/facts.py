@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,21 +27,39 @@ def probability(logp: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}" if p else "0"
 
 
+def _isolated(text: str | bytes) -> str:
+    """A label that cannot turn around what stands beside it, should it read from right to left."""
+    label = token_label(text)
+    backwards = any(unicodedata.bidirectional(character) in ("R", "AL") for character in label)
+    return f"\u2068{label}\u2069" if backwards else label
+
+
+def _token(decode: Decode, token: int) -> Facts:
+    """A token and its id; its characters too where a font may lack them."""
+    text = decode(token)
+    found = [("token", f"{_isolated(text)} (id {token})")]
+    if isinstance(text, str) and not text.isascii():
+        found.append(("characters", " ".join(f"U+{ord(character):04X}" for character in text)))
+    return found
+
+
 def node_facts(view: View, node: int, decode: Decode) -> Facts:
     """Everything about node ``node`` (1..N of ``view.nodes``); 0 is the anchor."""
     judged, own = view.judged, int(view.judged.choices[node])
     after = "not drawn: the walk did not come here"
     if own >= 0:
-        after = f"{token_label(decode(own))} ({probability(judged.choice_logps[node])})"
+        after = f"{_isolated(decode(own))} ({probability(judged.choice_logps[node])})"
     if node == 0:
-        label = token_label(decode(view.record.anchor))
-        return [("token", label), ("outcome", "anchor"), ("target's own token after it", after)]
+        return [
+            *_token(decode, view.record.anchor), ("outcome", "anchor"),
+            ("target's own token after it", after),
+        ]  # fmt: skip
     tree, i = view.nodes, node - 1
     siblings = view.odds[tree.parents == tree.parents[i]]
     place = 1 + int((siblings > view.odds[i]).sum())
-    words = [token_label(decode(int(tree.tokens[n - 1]))) for n in tree.path(node)]
+    words = [_isolated(decode(int(tree.tokens[n - 1]))) for n in tree.path(node)]
     return [
-        ("token", f"{token_label(decode(int(tree.tokens[i])))} (id {tree.tokens[i]})"),
+        *_token(decode, int(tree.tokens[i])),
         ("outcome", view.outcomes[i]),
         ("depth", str(tree.depths[i])),
         ("conditional under its parent", f"{view.odds[i]:.3g}"),
@@ -57,7 +76,7 @@ def ghost_facts(view: View, decode: Decode) -> Facts:
     """About the target's own token where no node stands for it."""
     row = view.path[-1] if view.path else 0
     return [
-        ("token", f"{token_label(decode(view.bonus))} (id {view.bonus})"),
+        *_token(decode, view.bonus),
         ("outcome", "the target's own token"),
         ("not in the tree", view.record.missing or "nothing was drafted"),
         ("target's probability", probability(view.judged.choice_logps[row])),

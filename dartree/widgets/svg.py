@@ -174,8 +174,8 @@ def _node(view, plan: _Plan, node: int, outcome: str, decode: Decode, selected: 
     weight = ' font-weight="bold"' if outcome in (ANCHOR, ACCEPTED, BONUS) else ""
     ring = ""
     if selected:
-        ring = (f'<rect x="{x - half - 5:.1f}" y="{y - 12:.1f}" width="{2 * half + 10:.1f}" '
-                f'height="24" rx="5" fill="none" stroke="{INK}" stroke-width="2"/>')  # fmt: skip
+        ring = (f'<rect x="{x - half - 5:.1f}" y="{y - 11:.1f}" width="{2 * half + 10:.1f}" '
+                f'height="22" rx="5" fill="none" stroke="{INK}" stroke-width="2"/>')  # fmt: skip
     label = html.escape(plan.labels[node])
     return (
         f'<g data-node="{node}" data-outcome="{outcome}"><title>{title}</title>{ring}'
@@ -192,7 +192,7 @@ def shape(outcome: str, x: float, y: float, half: float) -> str:
     if outcome == PRUNED:
         return (
             f'<rect x="{left:.1f}" y="{top:.1f}" width="{2 * half:.1f}" height="{HEIGHT}" '
-            f'fill="{PAPER}" fill-opacity="0.85"/><path d="M{left:.1f} {low - 1:.1f}H{right:.1f}" '
+            f'fill="{PAPER}" fill-opacity="0.85"/><path d="M{left:.1f} {low + 1:.1f}H{right:.1f}" '
             f'stroke="{color}" stroke-dasharray="1.5 2.5"/>'
         )
     if outcome in (UNREACHED, BONUS):
@@ -228,7 +228,7 @@ def _heading(plan: _Plan, depth: int) -> str:
 def _note(plan: _Plan, node: int, text: str, color: str = SOFT) -> str:
     """Small print above a node of the top line."""
     style = "" if color == SOFT else ' font-style="italic"'
-    return (f'<text x="{plan.x[node]:.1f}" y="{plan.y[node] - 12:.1f}" text-anchor="middle" '
+    return (f'<text x="{plan.x[node]:.1f}" y="{plan.y[node] - 14:.1f}" text-anchor="middle" '
             f'font-size="9.5" fill="{color}"{style}>{html.escape(text)}</text>')  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import pytest
 
@@ -120,6 +121,45 @@ def test_moves_redraw_and_count(explorer):
     assert explorer.view.record.index == explorer.round.max == explorer.view.rounds - 1
 
 
+def test_temperature_and_seed_ask_for_other_texts(explorer):
+    def text():
+        choice = explorer.view.choice
+        return explorer.session.text(choice.prompt, choice.temperature, choice.seed).ids
+
+    greedy = text()
+    explorer.temperature.value = 1.0
+    first = text()
+    explorer.seed.value = 7
+    assert greedy != first != text() and explorer.message.value == ""
+
+
+def test_round_times_are_measured_on_request(stack, monkeypatch):
+    explorer, asked = widgets.explore(stack, **OPTIONS), []
+    monkeypatch.setattr(
+        "dartree.widgets.explorer.measure_briefly", lambda *given: asked.append(given) or COSTS
+    )
+    assert "not measured yet" in explorer.numbers.value and explorer.measure.layout.display == ""
+    explorer.measure.click()
+    assert asked == [(stack, (5, 17, 3))] and explorer.measure.layout.display == "none"
+    record = explorer.view.record
+    expected = COSTS.round_ms("dartree", len(record.tree), record.head_calls, SETTINGS)
+    assert f"{expected:.1f} ms" in explorer.numbers.value
+
+
+def test_every_control_has_a_label(stack, explorer):
+    stepper = widgets.step(stack, **OPTIONS)
+    panel = widgets.what_if(stack, prompts=[[5, 17, 3]], max_new_tokens=6, costs=COSTS)
+    controls = [w for box in (explorer, stepper, panel) for w in parts(box) if hasattr(w, "value")
+                or isinstance(w, ipywidgets.Button)]  # fmt: skip
+    controls = [w for w in controls if not isinstance(w, (ipywidgets.HTML, ipywidgets.Label))]
+    assert len(controls) > 30
+    assert all(control.description for control in controls)
+
+
+def parts(box):
+    return [box, *(part for child in getattr(box, "children", ()) for part in parts(child))]
+
+
 def test_nodes_can_be_chosen_and_pruned_ones_hidden(explorer):
     assert len(explorer.node.options) == 1 + len(explorer.view.nodes)
     explorer.node.value = 2
@@ -214,3 +254,20 @@ def test_curve_is_the_tau_of_decoding(stack):
     panel.parameter.value = "depth_penalty"
     assert panel.curve.parameter == "depth_penalty" and panel.picture.value != shown
     assert "alt=" in panel.picture.value and panel.message.value == ""
+
+
+def test_what_if_moves_generate_nothing(stack, monkeypatch):
+    panel = widgets.what_if(stack, prompts=[[5, 17, 3]], settings=SETTINGS, max_new_tokens=6,
+                            costs=COSTS)  # fmt: skip
+    targets = []
+    hook = stack.target.model.register_forward_hook(lambda *_: targets.append(1))
+    heads, score = [], stack.head.score
+    monkeypatch.setattr(stack.head, "score", lambda *given: heads.append(1) or score(*given))
+    panel.tree.budget.value = 3
+    panel.tree.depth_penalty.value = 0.5
+    panel.parameter.value = "depth_penalty"
+    assert not heads
+    panel.parameter.value = "width"
+    panel.tree.candidates.value = 4
+    hook.remove()
+    assert heads and not targets and panel.message.value == ""

@@ -1,6 +1,7 @@
 """The SVG, the tables and the exports: read back by parsers that are not ours."""
 
 import argparse
+import html
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 
 from dartree import explore, reports
 from dartree.analysis.cost import RoundCost
+from dartree.plots.labels import token_label
 from dartree.plots.style import BONUS
 from dartree.records import RoundRecord
 from dartree.settings import METHODS, TreeSettings
@@ -103,6 +105,38 @@ def test_labels_are_short_whole_and_escaped():
     assert set(texts) <= set(labels)
 
 
+AWKWARD = [
+    " 的", "\u3000", "\U0001f468\u200d\U0001f469", b"\xe4\xb8", b"\xff", "\ufffd", "שלום",
+    " العربية", "\u202eabc", "\u0301", "<b>&amp;\"'", "]]><!--", "\x00\x1b[0m", "\ufffe\uffff",
+    "\ue000", "\ud800", "\r\n\t\u00a0\u2003\u2028", "", "\\N\\n\\", "$x_1$%{y}",
+]  # fmt: skip
+
+
+def test_awkward_texts_survive_in_every_form():
+    """SVG for a parser of XML, DOT for one of its quotes and entities, and the words of a node."""
+    view, decode = made_view(192, 64), AWKWARD.__getitem__
+    found = groups(tree_svg(view, decode))
+    dot = re.findall(r'n(\d+) \[shape=.*? label="((?:[^"\\]|\\.)*)"', as_dot(view, decode))
+    written = {int(n): html.unescape(re.sub(r"\\(.)", r"\1", label)) for n, label in dot}
+    for node, token in enumerate(view.nodes.tokens, start=1):
+        label = token_label(AWKWARD[token])
+        assert written[node] == label and label.isprintable()
+        assert found[node].find(f"{SVG}text").text == _label(AWKWARD[token])
+        words = found[node].find(f"{SVG}title").text.replace("\u2068", "").replace("\u2069", "")
+        assert f"token: {label} (id {token})" in words
+    assert ("characters", "U+0020 U+7684") in facts.node_facts(
+        view, 1 + view.nodes.tokens.tolist().index(0), decode
+    )
+
+
+def test_edges_are_as_wide_as_their_conditionals():
+    view = made_view(40, 40)
+    root = ElementTree.fromstring(tree_svg(view, decode))
+    widths = [float(edge.get("stroke-width")) for edge in root.findall(f"{SVG}path[@fill='none']")]
+    ghost = 1.2
+    assert sorted(widths) == pytest.approx(sorted([*(0.5 + 4.5 * view.odds), ghost]), abs=0.006)
+
+
 def test_outcomes_differ_in_shape_and_not_only_in_colour():
     outlines = {re.sub(r"#\w+", "", shape(name, 0, 0, 10)) for name in ORDER}
     assert len(outlines) == len(ORDER) == len(NAMES)
@@ -150,17 +184,21 @@ def test_dot_labels_are_quoted():
 def test_the_command_is_one_that_figures_accepts(session):
     choice = Choice('it\'s "new" $HOME', SMALL, 2, "heap", 0.5, 3)
     view = replace(made_view(), choice=choice)
-    ours, _, papermill = [part for part in command(session.stack, view).splitlines() if part]
+    bundled = Session(replace(session.stack, name="tiny"), max_new_tokens=12)
+    lines = [line for line in command(bundled, view).splitlines() if line]
+    _, ours, _, _, papermill = lines
     parser = argparse.ArgumentParser()
     reports.add_arguments(parser)
     words = shlex.split(ours)
     assert words[:2] == ["dartree", "figures"]
     args = parser.parse_args(words[2:])
     books = reports.find_notebooks(reports.PROJECT / "notebooks", args.only)
-    (job,) = reports.plan(books, args.parameter, reports.QUICK, True)
+    assert reports.FULL not in (path := reports.PROJECT / args.out).parents and path != reports.FULL
+    (job,) = reports.plan(books, args.parameter, path, False)
     assert job.notebook.name == explore.NOTEBOOK
     expected = {
         "prompt": choice.prompt,
+        "max_new_tokens": 12,
         "round_index": 2,
         "method": "heap",
         "temperature": 0.5,
@@ -171,7 +209,8 @@ def test_the_command_is_one_that_figures_accepts(session):
     assert expected.items() <= job.parameters.items()
     assert shlex.split(papermill)[-3:] == ["-r", "prompt", choice.prompt]
     ids = replace(view, choice=replace(choice, prompt=(1, 2)))
-    assert command(session.stack, ids).startswith("#")
+    for impossible in (command(bundled, ids), command(session, view)):
+        assert impossible.startswith("#") and "\n" not in impossible
 
 
 def test_notes_explain_what_a_control_cannot_do(session):

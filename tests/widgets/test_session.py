@@ -10,6 +10,7 @@ import dartree
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
 from dartree.settings import METHODS, TreeSettings
 from dartree.widgets.session import PRUNED, Calls, Choice, Session
+from dartree.widgets.svg import tree_svg
 
 PROMPT = "Please write `unique(items)` in Python. It returns the items without repeats."
 SETTINGS = TreeSettings(width=6, candidates=16, budget=20, depth_penalty=0.1)
@@ -112,6 +113,7 @@ def test_counters_are_what_the_models_saw(stack, counted):
     assert cost(settings=replace(SETTINGS, candidates=9)) == Calls(0, depth, 2)
     assert cost(settings=replace(SETTINGS, width=9)) == free
     assert cost(round=1) == Calls(1, depth, 3)
+    assert cost(prompt="Name a colour.").drafter > 1
     assert cost(method="ddtree").head == 0
     assert cost(method="heap").head > depth
     assert cost(method="heap", settings=replace(SETTINGS, budget=3)) == Calls(0, 3, 2)
@@ -156,6 +158,37 @@ def test_missed_token_is_found_where_it_was_cut(session, stack):
     found = small.nodes.child(small.path[-1] if small.path else 0, small.bonus)
     assert small.missed == found
     assert (small.record.missing == "cut by the budget") == bool(found)
+
+
+def test_every_reason_is_found_and_drawn(session, stack):
+    """Why the target's own token was missed, from the scores of the block alone."""
+    depth, few = stack.drafter.config.drafts, TreeSettings(budget=64)
+    changes = ({}, {"budget": 1}, {"width": 1}, {"candidates": 1}, {"depth": 1})
+    tried = [(replace(few, **change), "dartree") for change in changes]
+    tried.append((replace(few, budget=2), "heap"))
+    seen = set()
+    for settings, method in tried:
+        for index in range(4):
+            view = session.look(Choice(PROMPT, settings, index, method))
+            last, record = (view.path[-1] if view.path else 0), view.record
+            level, place = len(record.path), record.position + 1
+            block = dartree.draft(stack, session.text(PROMPT).ids[:place])
+            allowed = 1 if settings.depth else depth
+            if level == allowed:
+                expected = "block end"
+            elif view.bonus not in block.base_logits[level].topk(settings.candidates).indices:
+                expected = "not proposed"
+            elif method == "heap":
+                expanded = record.path.size == 0 or int(record.path[-1]) < len(record.tree)
+                expected = "cut by the budget" if expanded else "parent not expanded"
+            else:
+                expected = "cut by the budget" if view.nodes.child(last, view.bonus) else (
+                    "cut at its depth"
+                )  # fmt: skip
+            assert record.missing == expected
+            seen.add(expected)
+            assert f">{expected}</text>" in tree_svg(view, session.decode)
+    assert seen >= {"not proposed", "cut at its depth", "cut by the budget", "block end"}
 
 
 def test_bad_choices_are_sentences(session, stack):
