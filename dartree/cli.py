@@ -249,7 +249,8 @@ def _with_progress(total: int, work: Callable[[Callable[[str], None]], Any]) -> 
     """work(progress), with a bar of ``total`` calls of progress(text) on stderr."""
     from tqdm import tqdm
 
-    with tqdm(total=total, unit="run", file=sys.stderr) as bar:
+    # With a delay, so that a setting that is refused gets its sentence alone.
+    with tqdm(total=total, unit="run", file=sys.stderr, delay=1) as bar:
 
         def progress(what: str) -> None:
             bar.set_description(what, refresh=False)

@@ -15,7 +15,7 @@ import torch
 
 from dartree.clock import STAGES
 from dartree.decode import Decoding, Generation, generate
-from dartree.settings import METHODS, TreeSettings, check_method, instance, positive_int
+from dartree.settings import METHODS, TreeSettings, check_method, file_path, instance, positive_int
 from dartree.stack import NO_HEAD, Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
@@ -28,7 +28,8 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
     ``limit`` keeps the first rows of each domain. Raises ValueError that names the file and
     the line where a row is unusable or repeats an id.
     """
-    path = Path(path)
+    path = file_path("path", path)
+    limit = None if limit is None else positive_int("limit", limit)
     lines = read_lines(path)
     rows, seen, places = [], {}, {}
     for number, line in enumerate(lines, start=1):
@@ -115,8 +116,8 @@ def compare(
     T = 0) says whether a method's ids equal those of `ar` on every prompt. Times of a method
     are sums over prompts of the median repeat.
     """
-    if isinstance(methods, str):
-        raise ValueError(f"methods must be a list of names, got the text {methods!r}.")
+    if isinstance(methods, str) or not isinstance(methods, Iterable | None):
+        raise ValueError(f"methods must be a list of names, got {methods!r}.")
     chosen = list(dict.fromkeys(["ar", *(check_method(m) for m in methods or METHODS)]))
     instance("stack", stack, Stack)
     repeats = positive_int("repeats", repeats)

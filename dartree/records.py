@@ -13,6 +13,7 @@ import numpy as np
 
 from dartree.acceptance import Verdict
 from dartree.proposers import Proposal
+from dartree.settings import file_path, instance
 from dartree.tree import DraftTree, Supertree
 
 # Why the token that the target chose after the accepted path was not in the tree.
@@ -121,15 +122,19 @@ class RoundRecord:
 
 def save_records(records: Iterable[RoundRecord], path: str | Path) -> None:
     """Write one JSON object a line to ``path``, complete or not at all."""
-    path = Path(path)
-    lines = "".join(json.dumps(record.to_dict()) + "\n" for record in records)
-    write_atomically(path, lines)
+    path, records = file_path("path", path), list(instance("records", records, Iterable))
+    lines = [json.dumps(instance("records", r, RoundRecord).to_dict()) + "\n" for r in records]
+    write_atomically(path, "".join(lines))
 
 
 def load_records(path: str | Path) -> list[RoundRecord]:
     """Records saved by :func:`save_records`; ValueError names a bad line."""
     records = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), start=1):
+    try:
+        lines = file_path("path", path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from None
+    for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
@@ -147,8 +152,12 @@ def write_atomically(path: Path, text: str) -> None:
 def replace_with(path: Path, write: Callable[[Path], Any]) -> None:
     """Call ``write`` with a temporary name beside ``path``, then replace: never half a file.
 
-    An OSError about the temporary file names ``path``.
+    A link is followed, so that it stays one. An OSError about the temporary file names ``path``.
+    Raises ValueError for a device or a pipe, which a file must not take the place of.
     """
+    path = Path(path).resolve()
+    if path.exists() and not path.is_file():
+        raise ValueError(f"path must be a regular file, got {str(path)!r}.")
     temporary = _temporary(path)
     try:
         write(temporary)
@@ -181,7 +190,9 @@ def check_output(name: str, value: str | Path | None, folder: bool = False) -> N
             path = path / "dartree"
         else:
             wrong = path.is_dir() or not path.parent.is_dir()
-            wrong = wrong or (path.exists() and not path.is_file())  # /dev/null would be replaced
+            wrong = wrong or (path.exists() and not path.is_file())  # a device or a pipe
+            # /dev/stdout leads to whatever the output is, and would lose its link or that file.
+            wrong = wrong or Path(value).absolute().parent in (Path("/dev"), Path("/dev/fd"))
         if wrong or not str(value):
             what = "a folder" if folder else "a file in an existing folder"
             raise ValueError(f"{name} must be {what}, got {str(value)!r}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 METHODS = (
@@ -210,8 +211,16 @@ class TreeSettings:
 def instance(name: str, value: Any, kind: type) -> Any:
     """Return ``value`` if it is a ``kind``, else raise ValueError."""
     if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}.")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ValueError(f"{name} must be {article} {kind.__name__}, got {type(value).__name__}.")
     return value
+
+
+def file_path(name: str, value: Any) -> Path:
+    """Return ``value`` as a Path, or raise ValueError unless it is one or a text."""
+    if not isinstance(value, (str, Path)):
+        raise ValueError(f"{name} must be a path, got {type(value).__name__}.")
+    return Path(value)
 
 
 def check_settings(settings: Any) -> TreeSettings:

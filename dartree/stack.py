@@ -277,6 +277,8 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
 def find_part(part: str, place: Any) -> Source:
     """Where a part of a stack lies; ValueError for what cannot be a folder or a hub id."""
     try:
+        if not str(place):
+            raise TypeError("it is empty")
         return find(place)
     except (TypeError, RuntimeError, OSError) as error:  # no path, ~nobody, a name too long
         raise ValueError(

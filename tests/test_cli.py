@@ -91,7 +91,6 @@ BAD = [
     (["--score-temperature", "1e-40"], "score_temperature must be at least"),
     (["--threads", "2147483647"], "threads must be at most 1024"),
     (["--records", "/proc/x.jsonl"], "records must be writable, got '/proc/x.jsonl'"),
-    (["--records", "/dev/null"], "records must be a file"),
     (["--target", "~nobody-of-this-name"], "target must be a folder or a hub id"),
     (["--device", "cuda:9"], "device must be one that torch can use here, got 'cuda:9'"),
     (["--device", "foo"], "device must be one that torch can use here"),
@@ -114,6 +113,7 @@ def test_bad_settings(capsys, arguments, words):
         (["generate"], "give a prompt"),
         (["generate", "hello", "--ids", "1"], "give a prompt"),
         (["generate", *STACK, "hello"], "no tokenizer"),
+        (["generate", "hello", "--target", "", "--drafter", ""], "target must be a folder or a"),
         (["generate", *STACK, "--ids", "1,x"], "ids must be an integer, got 'x'"),
         (["generate", *STACK, "--ids", "1,97"], "prompt ids must lie in 0..96, got 97"),
         (["generate", *STACK, "--ids", ",".join(["1"] * 512)], "context of 512 tokens, got 512"),
@@ -163,6 +163,12 @@ def test_a_sweep_takes_methods_and_sampling(capsys, tmp_path):
     (result,) = json.loads((tmp_path / "s.json").read_text())
     assert {row["method"] for row in result["rows"]} == {"dflash", "dartree"}
     assert result["sampling"] == {"temperature": 1.0, "seed": 5}
+
+
+def test_a_refused_setting_is_one_line_without_a_progress_bar(capsys, tmp_path):
+    line = ["compare", *STACK, "--prompts", write_prompts(tmp_path)]
+    status, out, err = run(capsys, *line, "--width", 2147483647)
+    assert (status, out) == (2, "") and err.startswith("dartree: width must be smaller, got")
 
 
 def test_the_help_of_bench_names_every_sweep(capsys):

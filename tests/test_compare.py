@@ -119,7 +119,8 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path):
         (dict(prompts="hi"), "prompts must be a list of rows"),
         (dict(prompts=[{"id": "a", "ids": [1]}]), "prompt 1 must be an object with the texts"),
         (dict(prompts=[{"id": "a", "domain": "d"}]), "prompt 1 must hold exactly one of"),
-        (dict(methods="dartree"), "methods must be a list of names, got the text 'dartree'"),
+        (dict(methods="dartree"), "methods must be a list of names, got 'dartree'"),
+        (dict(methods=5), "methods must be a list of names, got 5"),
         (dict(settings=5), "settings must be TreeSettings"),
         (dict(settings={"heap": dartree.TreeSettings(10**6)}, methods=["heap"]), "width must be"),
         (dict(repeats=0), "repeats must be"),
@@ -144,6 +145,10 @@ def test_prompt_files(tmp_path):
     path = tmp_path / "p.jsonl"
     with pytest.raises(ValueError, match="cannot be read"):
         load_prompts(path)
+    with pytest.raises(ValueError, match="path must be a path, got NoneType"):
+        load_prompts(None)
+    with pytest.raises(ValueError, match="limit must be an integer"):
+        load_prompts(path, "2")
     path.write_text("\n\n")
     with pytest.raises(ValueError, match="holds no prompts"):
         load_prompts(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -105,6 +106,7 @@ def test_kept_nodes_are_the_tree(records):
         (".", False, "json must be a file in an existing folder"),
         ("none/x", False, "json must be a file in an existing folder"),
         ("/dev/null", False, "json must be a file in an existing folder, got '/dev/null'"),
+        ("/dev/stdout", False, "json must be a file in an existing folder, got '/dev/stdout'"),
         ("/proc/x.json", False, "json must be writable, got '/proc/x.json'"),
         ("x" * 300, False, "json must be writable, got 'x"),
         ("old", True, "json must be a folder, got 'old'"),
@@ -125,6 +127,17 @@ def test_outputs_are_tried_before_the_work(tmp_path, monkeypatch, value, folder,
     assert [p.name for p in tmp_path.iterdir()] == ["old"]
 
 
+def test_links_are_followed_and_pipes_are_left_alone(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("file")
+    write_atomically(link, "text")
+    assert link.is_symlink() and (tmp_path / "file").read_text() == "text"
+    with pytest.raises(ValueError, match="path must be a regular file"):
+        write_atomically(pipe, "text")
+    assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_failed_write_names_what_was_asked_for(tmp_path):
     def full(temporary):
         raise OSError(28, "No space left on device", str(temporary))
@@ -139,6 +152,22 @@ def test_files_that_hold_no_records(tmp_path, line):
     (tmp_path / "bad.jsonl").write_text("\n" + line)
     with pytest.raises(ValueError, match="bad.jsonl line 2 is not a round record"):
         load_records(tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: load_records(None), "path must be a path, got NoneType"),
+        (lambda: load_records("/nope.jsonl"), "/nope.jsonl cannot be read"),
+        (lambda: load_records("/"), "/ cannot be read"),
+        (lambda: save_records([], 5), "path must be a path, got int"),
+        (lambda: save_records(None, "x"), "records must be an Iterable, got NoneType"),
+        (lambda: save_records([5], "x"), "records must be a RoundRecord, got int"),
+    ],
+)
+def test_records_of_the_wrong_kind(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
