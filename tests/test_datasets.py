@@ -81,11 +81,17 @@ def test_all_seven_with_the_papers_counts():
         ) or (name == "humaneval")
 
 
-def test_the_sample_is_the_shuffle_of_the_library():
+def test_the_sample_is_the_shuffle_of_the_library(tmp_path):
+    """Through the loader of the package datasets, from a file in place of the hub."""
     datasets = pytest.importorskip("datasets")
-    rows = many("gsm8k", 1319)
-    theirs = datasets.Dataset.from_list(rows).shuffle(seed=0).select(range(128))
-    assert [r.turns[0] for r in prompts("gsm8k", rows)] == [q + BOXED for q in theirs["question"]]
+    rows, path = many("gsm8k", 1319), tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = datasets.load_dataset(
+        "json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    theirs = whole.shuffle(seed=0).select(range(128))
+    assert [r.turns[0] for r in prompts("gsm8k", whole)] == [q + BOXED for q in theirs["question"]]
+    assert prompts("gsm8k", whole) == prompts("gsm8k", rows)
 
 
 def test_the_sample_does_not_depend_on_other_randomness():

@@ -7,7 +7,8 @@ operation that would start a kernel is counted with the bytes that it reads and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -86,6 +87,21 @@ def counted(work: Callable[[], Any]) -> Count:
     return Count(counter.kernels, counter.bytes)
 
 
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """New tensors have no data in here.
+
+    transformers 4 turns autocast off around its rotary embedding, which PyTorch refuses to do for
+    such tensors: there is none to turn off.
+    """
+    real, torch.autocast = torch.autocast, lambda *_, **__: nullcontext()
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.autocast = real
+
+
 class _Growing(KVCache):
     """Makes a longer copy for every forward, as the cache of transformers does."""
 
@@ -108,7 +124,7 @@ def _target(shape: ModelShape, layers: int) -> Target:
 def target_count(shape: ModelShape, rows: int, prefix: int, layers: int = 1) -> Count:
     """One verifying forward of ``rows`` rows behind ``prefix`` cached ones."""
     target = _target(shape, layers)
-    with torch.device("meta"):
+    with on_meta():
         cache = _Growing(target.config, prefix + rows, target.dtype, target.device)
         cache.length = prefix
         ids = torch.zeros(rows, dtype=torch.long)

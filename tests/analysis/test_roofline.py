@@ -71,7 +71,7 @@ def test_many_rows_take_the_flops_that_pytorch_counts(rows, prefix):
     """Where arithmetic is all that costs, time is FLOPs over peak, as counted by PyTorch."""
     endless = Device("endless memory", 1e15, 1.0, 1.0)
     target = launches._target(SMALL, SMALL.layers)
-    with torch.device("meta"):
+    with launches.on_meta():
         ids = torch.zeros(rows, dtype=torch.long)
         cache = launches._Growing(target.config, rows, torch.bfloat16, target.device)
         cache._data = torch.zeros(*cache._data.shape[:4], prefix + rows, SMALL.head_dim)
@@ -80,7 +80,9 @@ def test_many_rows_take_the_flops_that_pytorch_counts(rows, prefix):
         with FlopCounterMode(display=False) as counter:
             target.verify(cache, launches.TreeRows(ids, ids, mask))
     made = roofline.device_ms(SMALL, endless, PURE, rows, Load(prefix))
-    assert made == pytest.approx(counter.get_total_flops() / 1e9)
+    flops = counter.get_total_flops()
+    rotary = rows * SMALL.head_dim  # angles, which transformers 4 makes as a matrix product
+    assert any(made == pytest.approx(n / 1e9) for n in (flops, flops - rotary))
 
 
 def test_the_longer_of_launches_and_device_counts():
