@@ -17,7 +17,7 @@ from dartree.drafter import DFlashDrafter
 from dartree.training.batched_heads import self_fed_chains
 from dartree.training.blocks import block_forward, context_of, make_blocks
 from dartree.training.forward import BatchedTarget, states_of
-from dartree.training.regenerate import Sequence
+from dartree.training.regenerate import Text
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def rounds_from(accepted: list[int]) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def _lengths(drafter, head, target: BatchedTarget, features, text: Sequence) -> tuple:
+def _lengths(drafter, head, target: BatchedTarget, features, text: Text) -> tuple:
     """Accepted drafts at every anchor of one text: base chain, corrected chain."""
     anchors = torch.arange(text.prompt, len(text.ids) - 1)
     blocks = make_blocks(drafter.config, text.ids, text.supervised, anchors, gamma=1.0)
@@ -76,12 +76,12 @@ def free_running_tau(
     drafter: DFlashDrafter,
     head: nn.Module | None,
     target: BatchedTarget,
-    texts: list[Sequence],
+    texts: list[Text],
     lanes: int = 1,
 ) -> Tau:
     """tau of the base chain and of the self-fed corrected chain over greedy answers ``texts``."""
 
-    def work(text: Sequence) -> tuple:
+    def work(text: Text) -> tuple:
         torch.set_num_threads(1)
         taps = drafter.config.target_layer_ids
         _, features = states_of(target, [text.ids.tolist()], taps)[0]

@@ -1,27 +1,24 @@
-"""The optimiser of all training runs: Muon for the hidden matrices, AdamW for the rest."""
+"""The optimiser of all training runs, Muon and AdamW side by side, and its learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from dartree.training import common
-
 Lanes = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 TABLES = ("embed", "lm_head", "markov", "confidence")  # rows of tokens, not maps of hidden states
 
 
-HALVES = 2  # of a step's samples: fixed, so that the sums do not depend on how many lanes run
-
-
-def take_gradients(parameters: Sequence[nn.Parameter], halves: Sequence[list]) -> None:
-    """Sums the gradients of the halves, in order, into ``parameters``; clips their norm to 1."""
-    for parameter, *grads in zip(parameters, *halves, strict=True):
-        parameter.grad = sum(grads)
-    nn.utils.clip_grad_norm_(parameters, 1.0)
+def learning_rate(
+    peak: float, step: int, progress: float, warmup: int, floor: float = 0.02
+) -> float:
+    """Linear warm-up over `warmup` steps, then a cosine over `progress` 0..1 to `floor` * peak."""
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, progress))))
+    return peak * min(1.0, (step + 1) / max(1, warmup)) * (floor + (1 - floor) * cosine)
 
 
 class Optimiser:
@@ -60,7 +57,7 @@ class Optimiser:
 
         ``lanes`` maps a function over the optimiser's independent parts.
         """
-        rate = common.learning_rate(self.peak, step, progress, warmup)
+        rate = learning_rate(self.peak, step, progress, warmup)
 
         def update(part: torch.optim.Optimizer) -> None:
             for group in part.param_groups:
@@ -73,8 +70,10 @@ class Optimiser:
         return rate
 
     def state_dict(self) -> dict:
+        """The states of the parts, by their numbers."""
         return {str(i): part.state_dict() for i, part in enumerate(self.parts)}
 
     def load_state_dict(self, state: dict) -> None:
+        """Goes on from what :meth:`state_dict` gave for the same parameters."""
         for i, part in enumerate(self.parts):
             part.load_state_dict(state[str(i)])

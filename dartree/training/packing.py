@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dartree.training.common import read_jsonl, write_atomically
+from dartree.training.common import read_jsonl, write_arrays
 from dartree.training.tokenizer import chat
 
 PROMPT_WEIGHT = 0.1  # what a question will be is mostly chance; a little of it keeps it readable
 END_OF_TEXT = 0
+WAITING = 32  # samples that are tried for what is left of a window
 
 
 def encode(tokenizer, rows: list[dict]) -> list[tuple[list[int], int]]:
@@ -35,7 +36,7 @@ def pack(samples: list[tuple[list[int], int]], length: int) -> tuple[np.ndarray,
         row: list[int] = []
         weight: list[float] = []
         while True:
-            while len(waiting) < 32 and at < len(samples):
+            while len(waiting) < WAITING and at < len(samples):
                 waiting.append(samples[at])
                 at += 1
             free = length - len(row)
@@ -59,17 +60,5 @@ def windows(folder: Path, tokenizer, length: int) -> tuple[np.ndarray, np.ndarra
         with np.load(kept) as arrays:
             return arrays["ids"], arrays["weights"]
     ids, weights = pack(encode(tokenizer, list(read_jsonl(source))), length)
-
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            np.savez(file, ids=ids, weights=weights)
-
-    write_atomically(kept, write)
+    write_arrays(kept, ids=ids, weights=weights)
     return ids, weights
-
-
-def batch_rows(step: int, batch: int, count: int, seed: int) -> np.ndarray:
-    """The windows of one step: a shuffled pass after the other, a function of the step alone."""
-    places = np.arange(step * batch, (step + 1) * batch)
-    orders = {e: np.random.default_rng([seed, e]).permutation(count) for e in set(places // count)}
-    return np.array([orders[place // count][place % count] for place in places])

@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dartree.training.common import DOMAINS, read_jsonl, write_atomically
+from dartree.records import write_atomically
+from dartree.training.common import DOMAINS, by_domain, read_jsonl, write_arrays
 from dartree.training.forward import BatchedTarget, answer
 
 SHARD = 126  # answers a shard: one batch, the same number of every domain
@@ -28,7 +29,7 @@ TEMPERATURES = (0.7, 1.0)  # a sampled answer's temperature is drawn from this r
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Text:
     """A prompt and the target's answer: ids [T], of which ids[prompt:] is the answer."""
 
     ids: torch.Tensor
@@ -51,12 +52,9 @@ def fingerprint(folder: Path) -> str:
 
 def chat_prompts(rows: Iterator[dict], tokenizer, count: int, seed: int) -> list[tuple]:
     """(domain, ids) of ``count`` prompts, the domains taking turns, each shuffled by ``seed``."""
-    by_domain: dict[str, list[str]] = {domain: [] for domain in DOMAINS}
-    for row in rows:
-        by_domain[row["domain"]].append(row["prompt"])
     queues = []
-    for domain in DOMAINS:
-        texts = sorted(set(by_domain[domain]))
+    for domain, mine in by_domain(rows).items():
+        texts = sorted({row["prompt"] for row in mine})
         random.Random(f"{seed}/{domain}").shuffle(texts)
         queues.append(_encoded(domain, texts, tokenizer))
     chosen: list[tuple] = []
@@ -83,6 +81,19 @@ def encode_chat(tokenizer, prompt: str) -> list[int]:
         [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
     )
     return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def answered(
+    target: BatchedTarget, rows: Sequence[dict], prompts: list[list[int]], *, max_new_tokens: int,
+    stop_ids: set[int],
+) -> list[Text]:  # fmt: skip
+    """The target's greedy answers to the rows' encoded prompts; those of one token are left out."""
+    answers = answer(target, prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+    return [
+        Text(torch.tensor(ids + new), len(ids), row["domain"])
+        for row, ids, new in zip(rows, prompts, answers, strict=True)
+        if len(new) > 1
+    ]
 
 
 def _make_shard(
@@ -140,7 +151,7 @@ def regenerate(
         if not batch:
             raise ValueError(f"answers is {answers}; the corpus has {len(prompts)} prompts")
         data = _make_shard(target, batch, index, seed, stops)
-        _write(paths[index], data)
+        write_arrays(paths[index], **data)
         return int(data["lengths"].sum() - data["prompts"].sum())
 
     _with_progress(work, missing, lanes)
@@ -168,29 +179,19 @@ def _check_source(place: Path, source: dict) -> None:
                 "generate them again"
             )
         return
-    text = json.dumps(source) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(source) + "\n")
 
 
-def _write(path: Path, data: dict[str, np.ndarray]) -> None:
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # savez given a name would add a suffix
-            np.savez(file, **data)
-
-    write_atomically(path, write)
-
-
-def read_shards(paths: list[Path]) -> list[Sequence]:
-    """All sequences of ``paths``, in order; those without room for an anchor are left out."""
-    sequences = []
+def read_shards(paths: list[Path]) -> list[Text]:
+    """All texts of ``paths``, in order; those without room for an anchor are left out."""
+    texts = []
     for path in paths:
         with np.load(path) as data:
-            ends = np.cumsum(data["lengths"])
-            tokens, prompts, domains = data["tokens"], data["prompts"], data["domains"]
-        for end, prompt, domain, start in zip(
-            ends, prompts, domains, np.concatenate([[0], ends[:-1]]), strict=True
-        ):
-            if end - start - prompt >= 2:
-                ids = torch.from_numpy(tokens[start:end].astype(np.int64))
-                sequences.append(Sequence(ids, int(prompt), DOMAINS[domain]))
-    return sequences
+            parts = np.split(data["tokens"], np.cumsum(data["lengths"])[:-1])
+            prompts, domains = data["prompts"].tolist(), data["domains"].tolist()
+        for tokens, prompt, domain in zip(parts, prompts, domains, strict=True):
+            if len(tokens) - prompt >= 2:
+                ids = torch.from_numpy(tokens.astype(np.int64))
+                texts.append(Text(ids, prompt, DOMAINS[domain]))
+    return texts

@@ -23,7 +23,7 @@ from dartree.drafter import DrafterConfig
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.settings import CheckpointError, TreeSettings, positive, positive_int
 from dartree.stack import Pairing, Stack, load_stack
-from dartree.training import corpus
+from dartree.training import corpus, regenerate
 from dartree.training.batched_heads import head_middle, output_matrix
 from dartree.training.blocks import (
     block_forward,
@@ -33,11 +33,11 @@ from dartree.training.blocks import (
     weighted_loss,
 )
 from dartree.training.common import DOMAINS
-from dartree.training.drafter import SHAPE, export
-from dartree.training.forward import BatchedTarget, answer, states_of
+from dartree.training.drafter import HEADS, export
+from dartree.training.forward import BatchedTarget, states_of
 from dartree.training.heldout import Tau, free_running_tau
 from dartree.training.optimiser import Optimiser
-from dartree.training.regenerate import Sequence as Text
+from dartree.training.regenerate import Text
 
 GAMMA = 7.0  # decay length of the position weights for blocks of 16
 
@@ -55,15 +55,8 @@ def training_prompts(per_domain: int, seed: int = 0) -> list[dict[str, str]]:
 def answered(stack: Stack, rows: Sequence[dict[str, Any]], max_new_tokens: int = 96) -> list[Text]:
     """The target's own greedy answers to ``rows``: what a drafter has to imitate."""
     prompts = [stack.encode(row["prompt"]) for row in rows]
-    answers = answer(
-        BatchedTarget(stack.target.model), prompts, max_new_tokens=max_new_tokens,
-        stop_ids=set(stack.stop_ids()),
-    )  # fmt: skip
-    return [
-        Text(torch.tensor(ids + new), len(ids), row["domain"])
-        for row, ids, new in zip(rows, prompts, answers, strict=True)
-        if len(new) > 1
-    ]
+    target, stops = BatchedTarget(stack.target.model), set(stack.stop_ids())
+    return regenerate.answered(target, rows, prompts, max_new_tokens=max_new_tokens, stop_ids=stops)
 
 
 @dataclass(frozen=True)
@@ -86,12 +79,9 @@ class Rows:
 
 def head_config(body: DrafterConfig) -> DrafterConfig:
     """The body's config with a Domino head of the bundled drafters' size."""
-    shape = SHAPE["tiny"]
-    return replace(
-        body, head="domino", emb_dim=min(shape["emb_dim"], body.hidden_size),
-        gru_hidden_dim=shape["gru"], pure_draft_prefix_len=1, markov_rank=0,
-        enable_confidence_head=False,
-    )  # fmt: skip
+    domino = {**HEADS["domino"], "shift_label": body.shift_label,
+              "emb_dim": min(HEADS["domino"]["emb_dim"], body.hidden_size)}  # fmt: skip
+    return replace(body, head="domino", markov_rank=0, enable_confidence_head=False, **domino)
 
 
 def compressed(table: torch.Tensor, rank: int) -> torch.Tensor:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from dartree.training.common import preset_folder, read_jsonl, replace_folder
+from dartree.training.common import preset_folder, read_jsonl, replace_folder, write_json
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 4094  # with the model's 4096 rows; the last row is the drafter's mask token
@@ -63,8 +62,7 @@ def save(tokenizer, folder: Path) -> None:
 
     def write(temporary: Path) -> None:
         tokenizer.save(str(temporary / "tokenizer.json"))
-        text = json.dumps(config, indent=2) + "\n"
-        (temporary / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        write_json(temporary / "tokenizer_config.json", config)
 
     replace_folder(folder, write)
 

@@ -11,7 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from dartree.drafter import DrafterConfig
 from dartree.training import commands
 from dartree.training.forward import BatchedTarget
-from dartree.training.regenerate import Sequence
+from dartree.training.regenerate import Text
 
 VOCABULARY, HIDDEN, BLOCK = 61, 32, 4
 
@@ -71,13 +71,13 @@ def tiny_config(head: str = "domino", **changes) -> DrafterConfig:
     return DrafterConfig(**{**values, **changes})
 
 
-def tiny_texts(count: int = 6, seed: int = 1) -> list[Sequence]:
+def tiny_texts(count: int = 6, seed: int = 1) -> list[Text]:
     generator = torch.Generator().manual_seed(seed)
     texts = []
     for i in range(count):
         length = 14 + i
         ids = torch.randint(0, VOCABULARY - 1, (length,), generator=generator)
-        texts.append(Sequence(ids, 4, ("arithmetic", "code", "prose")[i % 3]))
+        texts.append(Text(ids, 4, ("arithmetic", "code", "prose")[i % 3]))
     return texts
 
 

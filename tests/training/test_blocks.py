@@ -23,7 +23,7 @@ from dartree.training.blocks import (
     sample_anchors,
     weighted_loss,
 )
-from dartree.training.trainer import new_modules
+from dartree.training.drafter_run import new_modules
 from tests.training.drafter_fixtures import VOCABULARY, tiny_config
 
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from dartree.checkpoints import load_drafter
 from dartree.training.drafter import export
+from dartree.training.drafter_run import DrafterRun
 from dartree.training.heldout import accepted_prefix, free_running_tau, rounds_from
-from dartree.training.trainer import Trainer
 from tests.training.drafter_fixtures import (
     HIDDEN,
     VOCABULARY,
@@ -22,16 +22,16 @@ from tests.training.drafter_fixtures import (
 )
 
 
-def trainer(folder, head="domino", lanes=1, **changes) -> Trainer:
+def training(folder, head="domino", lanes=1, **changes) -> DrafterRun:
     texts = tiny_texts()
-    return Trainer(
+    return DrafterRun(
         tiny_args(**changes), tiny_config(head), tiny_target(), texts, texts[:3], folder,
         "drafter", lanes=lanes,
     )  # fmt: skip
 
 
-def weights(run: Trainer) -> dict[str, torch.Tensor]:
-    return run.modules.state_dict()
+def weights(run: DrafterRun) -> dict[str, torch.Tensor]:
+    return run.model.state_dict()
 
 
 def same(first, second) -> bool:
@@ -40,20 +40,20 @@ def same(first, second) -> bool:
 
 @pytest.mark.parametrize("head", ["domino", "none", "markov"])
 def test_killed_and_resumed_run_gives_the_same_weights(tmp_path, head, monkeypatch):
-    whole = trainer(tmp_path / "whole", head)
+    whole = training(tmp_path / "whole", head)
     whole.train()
-    killed = trainer(tmp_path / "killed", head)
-    step = killed._one_step
+    killed = training(tmp_path / "killed", head)
+    step = killed.one_step
 
     def die(*args):
         if killed.step == 4:
             raise KeyboardInterrupt
         return step(*args)
 
-    monkeypatch.setattr(killed, "_one_step", die)
+    monkeypatch.setattr(killed, "one_step", die)
     with pytest.raises(KeyboardInterrupt):
         killed.train()
-    resumed = trainer(tmp_path / "killed", head, resume=True)
+    resumed = training(tmp_path / "killed", head, resume=True)
     assert resumed.step == 4
     resumed.train()
     assert same(weights(whole), weights(resumed))
@@ -66,23 +66,23 @@ def test_killed_and_resumed_run_gives_the_same_weights(tmp_path, head, monkeypat
 
 
 def test_result_does_not_depend_on_the_number_of_lanes(tmp_path):
-    one, two = trainer(tmp_path / "one"), trainer(tmp_path / "two", lanes=2)
+    one, two = training(tmp_path / "one"), training(tmp_path / "two", lanes=2)
     one.train()
     two.train()
     assert same(weights(one), weights(two))
 
 
 def test_resume_refuses_other_arguments(tmp_path):
-    trainer(tmp_path).train()
+    training(tmp_path).train()
     with pytest.raises(ValueError, match="anchors"):
-        trainer(tmp_path, resume=True, anchors=2)
+        training(tmp_path, resume=True, anchors=2)
 
 
 @pytest.mark.parametrize("head", ["domino", "none", "markov"])
 def test_training_lowers_the_loss_and_raises_tau(tmp_path, head):
-    run = trainer(tmp_path, head, steps=80, anchors=20, log_every=1, tau_every=80,
+    run = training(tmp_path, head, steps=80, anchors=20, log_every=1, tau_every=80,
                   learning_rate=1e-2, save_seconds=1e9)  # fmt: skip
-    before = free_running_tau(run.modules["drafter"], run.head, run.target, run.held)
+    before = free_running_tau(run.drafter, run.head, run.target, run.held)
     run.train()
     rows = [json.loads(line) for line in (tmp_path / "drafter.jsonl").open()]
     assert rows[-1]["loss"] < 0.7 * rows[0]["loss"]
@@ -91,7 +91,7 @@ def test_training_lowers_the_loss_and_raises_tau(tmp_path, head):
 
 
 def test_minutes_end_the_run(tmp_path):
-    run = trainer(tmp_path, steps=None, minutes=0.01, save_seconds=1e9)
+    run = training(tmp_path, steps=None, minutes=0.01, save_seconds=1e9)
     run.train()
     assert run.progress == 1 and run.seconds >= 0.6
 
@@ -137,7 +137,7 @@ PUBLIC_HEAD = {
 
 @pytest.mark.parametrize("head", ["domino", "none", "markov"])
 def test_export_has_the_public_names_and_loads(tmp_path, head):
-    run = trainer(tmp_path, head)
+    run = training(tmp_path, head)
     export(run.config, run.best_weights(), tmp_path / "out")
     export(run.config, run.best_weights(), tmp_path / "out")  # replaces a finished folder
     tensors = load_file(tmp_path / "out" / "model.safetensors")

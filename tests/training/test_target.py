@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from dartree.training import commands, common, packing, target
+from dartree.checkpoints import rope_theta_of
+from dartree.training import commands, common, loop, optimiser, packing, target
 from dartree.training import tokenizer as tok
 from tests.training.drafter_fixtures import small_corpus
 
@@ -99,16 +100,22 @@ def test_packing_loses_no_sample_and_weighs_answers():
 
 
 def test_data_order_depends_on_the_step_alone():
-    rows = np.concatenate([packing.batch_rows(step, 3, 10, seed=4) for step in range(10)])
+    def shuffled(turn):
+        return np.random.default_rng(turn).permutation(10)
+
+    def numbers(step):
+        return loop.sample_numbers(step, 3, 10, shuffled)
+
+    rows = np.concatenate([numbers(step) for step in range(10)])
     assert sorted(rows[:10]) == sorted(rows[10:20]) == sorted(rows[20:]) == list(range(10))
-    assert (packing.batch_rows(7, 3, 10, seed=4) == rows[21:24]).all()
+    assert numbers(7) == rows[21:24].tolist()
 
 
 def test_loss_is_the_weighted_mean_of_the_next_tokens(tokenizer):
     model = target.new_model("tiny", tokenizer, seed=0, **SMALL).eval()
     ids = torch.randint(0, 600, (2, 9), generator=torch.Generator().manual_seed(1))
     weights = torch.tensor([[0, 0, 0.1, 1, 1, 1, 0, 0, 0], [0.1, 0.1, 1, 1, 0, 0, 0, 0, 0]])
-    loss, mass = target.loss_of(model, ids, weights, bf16=False)
+    loss, mass = target.loss_of(model, (ids, weights), bf16=False)
     logs = model(input_ids=ids).logits.log_softmax(-1)
     places = [(r, t) for r in range(2) for t in range(1, 9)]
     terms = [-logs[r, t - 1, ids[r, t]] * weights[r, t] for r, t in places]
@@ -117,25 +124,25 @@ def test_loss_is_the_weighted_mean_of_the_next_tokens(tokenizer):
 
 
 def test_schedule_warms_up_and_ends_low():
-    rates = [common.learning_rate(1.0, i, i / 1000, warmup=100) for i in range(1001)]
+    rates = [optimiser.learning_rate(1.0, i, i / 1000, warmup=100) for i in range(1001)]
     assert rates[0] == pytest.approx(0.01, rel=0.02) and max(rates) == pytest.approx(1, rel=0.05)
     assert rates[-1] == pytest.approx(0.02) and rates[100:] == sorted(rates[100:], reverse=True)
 
 
 def test_resumed_run_equals_an_uninterrupted_one(folder, tmp_path, monkeypatch):
     whole = small_run(folder, tmp_path / "a", "--tokens", "1280")  # 10 steps
-    step = target.common.learning_rate
+    step = optimiser.learning_rate
 
     def killed(peak, number, *rest, **named):
         if number == 6:
             raise KeyboardInterrupt
         return step(peak, number, *rest, **named)
 
-    monkeypatch.setattr(target.common, "learning_rate", killed)
+    monkeypatch.setattr(optimiser, "learning_rate", killed)
     line = ["--tokens", "1280", "--save-seconds", "0"]
     with pytest.raises(KeyboardInterrupt):
         small_run(folder, tmp_path / "b", *line)
-    monkeypatch.setattr(target.common, "learning_rate", step)
+    monkeypatch.setattr(optimiser, "learning_rate", step)
     resumed = small_run(folder, tmp_path / "b", *line, "--resume")
     states = [torch.load(p / "target-state.pt", weights_only=True) for p in (whole, resumed)]
     assert states[0]["step"] == states[1]["step"] == 10
@@ -157,7 +164,7 @@ def test_export_loads_with_the_settings_of_both_transformers(folder, tmp_path):
     config = json.loads((place / "config.json").read_text())
     assert config["rope_theta"] == 1e6 and config["model_type"] == "qwen3"
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.bfloat16)
-    assert target.model_rope_theta(model) == 1e6
+    assert rope_theta_of(model.config.to_dict()) == 1e6
     assert model.generation_config.eos_token_id == [2, 0]
     assert model.get_input_embeddings().weight.shape[0] == tok.MODEL_ROWS
     assert model.lm_head.weight is model.get_input_embeddings().weight
@@ -168,9 +175,9 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "state"
     path.write_text("old")
     script = (
-        "import sys, time\nfrom dartree.training.common import write_atomically\n"
+        "import pathlib, sys, time\nfrom dartree.records import replace_with\n"
         "def slow(p):\n    p.write_text('new, half')\n    print('writing', flush=True)\n"
-        "    time.sleep(60)\nwrite_atomically(sys.argv[1], slow)\n"
+        "    time.sleep(60)\nreplace_with(pathlib.Path(sys.argv[1]), slow)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(path)],
