@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "then chooses among arithmetic, code, prose, two-turns and .jsonl files",
     )  # fmt: skip
     tree_arguments(parser)
-    where = parser.add_argument_group("where")
+    where = parser.add_argument_group(
+        "where", "Several GPUs, or processes on a CPU, each with a share of the prompts: torchrun "
+        "--nproc_per_node N -m dartree paper ... (or accelerate launch; without --multi_gpu it "
+        "starts one process on a machine without GPUs).",
+    )  # fmt: skip
     where.add_argument("--out", default="build/paper", metavar="DIR", help="records and tables")
     where.add_argument("--data", metavar="DIR", help="local copies of data sets, NAME.jsonl")
     where.add_argument("--dtype", help="bfloat16 (default on a GPU), float32 (on a CPU), ...")

@@ -37,7 +37,7 @@ def small(tmp_path):
     prompts = tmp_path / "ids.jsonl"
     prompts.write_text('{"id": "a", "ids": [3, 4, 5]}\n{"id": "b", "ids": [9, 8, 7, 6]}\n')
     return ["paper", "--target", str(CASE / "target"), "--drafter", str(CASE / "drafter"),
-            "--datasets", str(prompts), "--methods", "dartree,ddtree", "--max-new-tokens", "24",
+            "--datasets", str(prompts), "--methods", "dartree,ddtree", "--max-new-tokens", "12",
             "--threads", "1"]  # fmt: skip
 
 
