@@ -12,11 +12,19 @@ import itertools
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
+from dartree.analysis.tuning import tune, winners
+from dartree.compare import compare, domain_tau, load_prompts, machine, ms_per_round, versions
 from dartree.records import write_atomically
-from dartree.training import card_text, common
+from dartree.settings import TreeSettings
+from dartree.stack import describe, load_stack
+from dartree.training import card_text, code, common, listings
+from dartree.training.corpus import held_out
+from dartree.training.evaluation import quality
 
+SETTINGS = TreeSettings(width=12, candidates=64, budget=64, depth_penalty=0.2)  # the paper's
 SEEDS = (0, 1, 2)
 AT_EQUAL_NODES = ("dflash", "domino", "ddtree", "heap", "dartree")
 AT_T_1 = ("dflash", "domino", "ddtree", "dartree")
@@ -27,8 +35,6 @@ TUNING_SHARE = 4  # prompts a domain for the tuned settings
 
 def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, float]]:
     """method -> domain -> tau pooled over the domain's prompts, and 'mean' over the domains."""
-    from dartree.compare import domain_tau
-
     domains, table = dict.fromkeys(row["domain"] for row in prompts), {}
     for entry in result["methods"]:
         taus = {d: domain_tau(entry, prompts, d) for d in domains}
@@ -39,8 +45,6 @@ def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, floa
 
 def summary(result: dict, prompts: list[dict]) -> dict:
     """What a card keeps of one comparison."""
-    from dartree.compare import ms_per_round
-
     taus = tau_by_domain(result, prompts)
     rows = {
         e["method"]: {
@@ -57,25 +61,17 @@ def summary(result: dict, prompts: list[dict]) -> dict:
 
 def compared(stack, prompts: list[dict], budget: int, methods=None, **options) -> dict:
     """One comparison with the paper's W, K and penalty, as a `summary`."""
-    from dartree.compare import compare
-    from dartree.settings import TreeSettings
-
-    settings = TreeSettings(width=12, candidates=64, budget=budget, depth_penalty=0.2)
+    settings = replace(SETTINGS, budget=budget)
     print(f"card: {stack.name}, B {budget}, {options}", flush=True)
     return summary(compare(stack, prompts, methods, settings, **options), prompts)
 
 
 def score_temperatures(stack, prompts: list[dict]) -> list[dict]:
     """tau of dartree at several temperatures, its tree scored with logits and with logits / T."""
-    from dartree.compare import compare
-    from dartree.settings import TreeSettings
-
     found = []
     for temperature in (0.5, 1.0, 1.5):
         for heat in dict.fromkeys((1.0, temperature)):
-            settings = TreeSettings(
-                width=12, candidates=64, budget=64, depth_penalty=0.2, score_temperature=heat
-            )
+            settings = replace(SETTINGS, score_temperature=heat)
             rounds = tokens = 0
             for seed in SEEDS:
                 entry = compare(stack, prompts, ["dartree"], settings, temperature=temperature,
@@ -106,26 +102,18 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def easy_kinds(count: int = 8) -> list[dict]:
     """Held-out samples of the kinds that the prompts leave out, with the kind as their domain."""
-    from dartree.training import code, listings
-    from dartree.training.corpus import held_out
-
     rows = []
     for kind, make in (("class", code.small_class), ("story", listings.story),
                        ("letter", listings.letter)):  # fmt: skip
         rng = random.Random(kind)
-        prompts = (make(rng)[0] for _ in iter(int, 1))
-        found = itertools.islice((p for p in prompts if held_out(p)), count)
+        prompts = (make(rng)[0] for _ in itertools.count())
+        found = itertools.islice(filter(held_out, prompts), count)
         rows += [{"id": f"{kind}-{i}", "domain": kind, "prompt": p} for i, p in enumerate(found)]
     return rows
 
 
 def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> dict:
     """All measurements of one stack; the target's own only for the stack that brings it."""
-    from dartree.analysis.tuning import tune
-    from dartree.compare import load_prompts, machine, versions
-    from dartree.stack import describe, load_stack
-    from dartree.training.evaluation import quality
-
     stack = load_stack(name)
     prompts = [row for domain in common.DOMAINS
                for row in load_prompts(data / "prompts" / f"{domain}.jsonl", limit)]  # fmt: skip
@@ -137,15 +125,13 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
     if main:
         card["quality"] = quality(stack.target.model, stack.tokenizer, held)
         card["training"] = curves(data / "stacks" / name / "logs")
-        mine = [row for d in common.DOMAINS
-                for row in [r for r in held if r["domain"] == d][-TUNING_SHARE:]]  # fmt: skip
+        mine = common.some_of_each(held, slice(-TUNING_SHARE, None))
         card["tuned"] = tune(stack, mine)
         card["easy_kinds"] = compared(stack, easy_kinds(), 64)
         card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {"64": compared(stack, prompts, 64),
                       str(drafts): compared(stack, prompts, drafts, AT_EQUAL_NODES)}  # fmt: skip
-    fewer = [row for d in common.DOMAINS
-             for row in [r for r in prompts if r["domain"] == d][:SAMPLED]]  # fmt: skip
+    fewer = common.some_of_each(prompts, slice(SAMPLED))
     card["sampled"] = [compared(stack, fewer, 64, AT_T_1, temperature=1.0, seed=s) for s in SEEDS]
     harder = data / "evaluation" / "humaneval.jsonl"
     if harder.exists():
@@ -156,8 +142,6 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
 
 def keep_tuned(path: Path, card: dict) -> None:
     """Write each method's fastest settings into stack.json, where `bench --tuned` reads them."""
-    from dartree.analysis.tuning import winners
-
     if "tuned" in card:
         about = json.loads(path.read_text(encoding="utf-8"))
         about["tuned"] = winners(card["tuned"])

@@ -1,65 +1,73 @@
-"""card.md from the measurements in card.json: tables and definitions, no number of its own."""
+"""card.md from the measurements in card.json: fills `text/card.md`, with no number of its own.
+
+The template has a section for each entry of card.json that a card shows; here is one function for
+each, from the card to the values of the section's fields.
+"""
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from dartree.analysis.tuning import CHAINS
 from dartree.compare import LOSSLESS, number
 from dartree.training.common import DOMAINS
 
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
-    return "\n".join(lines)
+TEMPLATE = Path(__file__).parent / "text" / "card.md"
 
 
-def _parts(card: dict) -> str:
+def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    head = list(head)
+    return "\n".join(
+        f"| {' | '.join(map(str, row))} |" for row in [head, ["---"] * len(head), *rows]
+    )
+
+
+def _stack(card: dict) -> dict:
     rows = [[f"`{p['folder']}`", f"{p['parameters']:,}", f"{p['bytes'] / 2**20:.1f} MiB"]
             for p in card["stack"]["parts"]]  # fmt: skip
-    return _table(["part", "parameters", "weights, bf16"], rows)
+    return {**card["stack"], "parts": _table(["part", "parameters", "weights, bf16"], rows)}
 
 
-def _training(card: dict) -> str:
-    rows = []
-    for name, run in card["training"].items():
-        last = run["held_out"][-1]
-        if "held_out" in last:
-            told = ", ".join(f"{d} {last['held_out'][d]:.3f}" for d in DOMAINS)
-            told = f"loss of held-out answers: {told}"
-        else:
-            best = max(run["held_out"], key=lambda r: sum(r["tau"].values()))
-            chain = ", ".join(f"{best['tau'][d]:.2f}" for d in DOMAINS)
-            base = ", ".join(f"{best['tau_base'][d]:.2f}" for d in DOMAINS)
-            told = f"tau of the chain {chain}; without the head {base} (step {best['step']})"
-        tokens = f"{run['tokens']:,}" if run["tokens"] else "-"
-        rows.append([name, f"{run['steps']:,}", tokens, f"{run['minutes']:.0f}", told])
-    return _table(["run", "steps", "tokens", "minutes", "best on held-out text"], rows)
+def _best(run: dict) -> str:
+    """What a run reached on held-out text."""
+    last = run["held_out"][-1]
+    if "held_out" in last:
+        losses = ", ".join(f"{d} {last['held_out'][d]:.3f}" for d in DOMAINS)
+        return f"loss of held-out answers: {losses}"
+    best = max(run["held_out"], key=lambda r: sum(r["tau"].values()))
+    chain = ", ".join(f"{best['tau'][d]:.2f}" for d in DOMAINS)
+    base = ", ".join(f"{best['tau_base'][d]:.2f}" for d in DOMAINS)
+    return f"tau of the chain {chain}; without the head {base} (step {best['step']})"
 
 
-def _curves(card: dict) -> str:
-    """The held-out measurements of each run, a few rows each."""
-    blocks = []
-    for name, run in card["training"].items():
-        rows = run["held_out"]
-        step = max(1, len(rows) // 6)
-        rows = rows[::-1][::step][::-1]
-        key = "held_out" if "held_out" in rows[-1] else "tau"
-        what = "loss" if key == "held_out" else "tau"
-        head = ["step", "minutes", *(f"{what}, {d}" for d in DOMAINS)]
-        lines = [[str(r["step"]), f"{r['seconds'] / 60:.0f}",
-                  *(number(r[key][d], 3 if what == "loss" else 2) for d in DOMAINS)]
-                 for r in rows]  # fmt: skip
-        blocks.append(f"`{name}`\n\n" + _table(head, lines))
-    return "\n\n".join(blocks)
+def _curve(name: str, run: dict) -> str:
+    """The held-out measurements of a run, a few rows."""
+    rows = run["held_out"]
+    rows = rows[:: -max(1, len(rows) // 6)][::-1]
+    key, what, digits = ("held_out", "loss", 3) if "held_out" in rows[-1] else ("tau", "tau", 2)
+    head = ["step", "minutes", *(f"{what}, {d}" for d in DOMAINS)]
+    lines = [[r["step"], f"{r['seconds'] / 60:.0f}", *(number(r[key][d], digits) for d in DOMAINS)]
+             for r in rows]  # fmt: skip
+    return f"`{name}`\n\n" + _table(head, lines)
 
 
-def _quality(card: dict) -> str:
-    q = card["quality"]
-    rows = []
+def _training(card: dict) -> dict:
+    runs = card["training"]
+    rows = [[name, f"{run['steps']:,}", f"{run['tokens']:,}" if run["tokens"] else "-",
+             f"{run['minutes']:.0f}", _best(run)] for name, run in runs.items()]  # fmt: skip
+    head = ["run", "steps", "tokens", "minutes", "best on held-out text"]
+    return {"domains": ", ".join(DOMAINS), "runs": _table(head, rows),
+            "curves": "\n\n".join(_curve(name, run) for name, run in runs.items())}  # fmt: skip
+
+
+def _quality(card: dict) -> dict:
+    q, rows = card["quality"], []
     for d in DOMAINS:
         g, p = q["greedy"][d], q["perplexity"][d]
-        rows.append([d, f"{p['perplexity']:.3f}", str(p["tokens"]), str(g["answers"]),
+        rows.append([d, f"{p['perplexity']:.3f}", p["tokens"], g["answers"],
                      f"{g['mean_tokens']:.0f}", f"{g['stopped']:.0%}", f"{g['same_text']:.0%}",
                      f"{g['repeated_4_grams']:.3f}",
                      f"{g['reference_repeated_4_grams']:.3f}"])  # fmt: skip
@@ -68,155 +76,111 @@ def _quality(card: dict) -> str:
     steps = [[n, f"{right} of {count}", f"{right / count:.0%}"]
              for n, (right, count) in q["arithmetic_by_steps"].items()]  # fmt: skip
     right, count = q["functions"]
-    return "\n".join([
-        _table(head, rows), "",
-        "Perplexity: of the reference answers' tokens given the whole turn, stop token included, "
-        "fp32. The rest is about greedy answers of at most 256 tokens: share that ends with the "
-        "stop token, share equal to the reference to the letter, mean share of 4-grams of a text "
-        "that stood in it before (and the same of the reference answers).", "",
-        _table(["steps", "right final numbers", "share"], steps), "",
-        f"Python functions over a list: {right} of {count} return what the reference returns on "
-        "ten random lists.",
-    ])  # fmt: skip
+    return {"answers": _table(head, rows), "right": right, "count": count,
+            "steps": _table(["steps", "right final numbers", "share"], steps)}  # fmt: skip
 
 
-def _tau(card: dict, budget: str) -> str:
-    rows = []
-    for method, e in card["greedy"][budget]["methods"].items():
-        lossless = LOSSLESS[e["lossless"]]
-        rows.append([f"`{method}`", *(number(e["tau"][d]) for d in (*DOMAINS, "mean")),
-                     number(e["head_calls_per_round"], 1), number(e["nodes_per_round"], 1),
-                     number(e["ms_per_round"], 1), number(e["tokens_per_second"], 0),
-                     number(e["speedup"]), lossless, e["drafter"]])  # fmt: skip
+def _tau(methods: dict) -> str:
+    rows = [[f"`{method}`", *(number(e["tau"][d]) for d in (*DOMAINS, "mean")),
+             number(e["head_calls_per_round"], 1), number(e["nodes_per_round"], 1),
+             number(e["ms_per_round"], 1), number(e["tokens_per_second"], 0),
+             number(e["speedup"]), LOSSLESS[e["lossless"]], e["drafter"]]
+            for method, e in methods.items()]  # fmt: skip
     head = ["method", *DOMAINS, "mean", "head calls/round", "nodes/round", "ms/round", "tokens/s",
             "speedup", "lossless", "drafter"]  # fmt: skip
     return _table(head, rows)
 
 
-def _sampled(card: dict) -> str:
+def _ratios(budget: str, methods: dict, others: dict[str, int]) -> str:
+    """tau of dartree over that of ``others``: method -> digits."""
+    tau = {method: entry["tau"]["mean"] for method, entry in methods.items()}
+    told = [f"over `{m}`: {tau['dartree'] / tau[m]:.{digits}f}" for m, digits in others.items()]
+    return f"- `dartree` at B = {budget} " + "; ".join(told)
+
+
+def _greedy(card: dict) -> dict:
+    machine, versions = card["machine"], card["versions"]
+    where = (f"{machine['processor']}, {machine['threads']} threads, float32, torch "
+             f"{versions['torch']}, transformers {versions['transformers']}")  # fmt: skip
+    chain = next(budget for budget in card["greedy"] if budget != "64")
+    large, small = card["greedy"]["64"]["methods"], card["greedy"][chain]["methods"]
+    others = {"domino": 2, "dflash": 2, "ddtree": 2}
+    ratios = [_ratios("64", large, {**others, "heap": 3}), _ratios(chain, small, others)]
+    return {"machine": where, "max_new_tokens": card["max_new_tokens"], "chain": chain,
+            "prompts": next(iter(card["greedy"].values()))["prompts"] // len(DOMAINS),
+            "large": _tau(large), "small": _tau(small), "ratios": "\n".join(ratios)}  # fmt: skip
+
+
+def _sampled(card: dict) -> dict:
     runs, rows = card["sampled"], []
     for method in runs[0]["methods"]:
+        entries = [run["methods"][method] for run in runs]
         cells = []
         for d in (*DOMAINS, "mean"):
-            taus = [run["methods"][method]["tau"][d] for run in runs]
+            taus = [entry["tau"][d] for entry in entries]
             cells.append(f"{statistics.fmean(taus):.2f} ± {statistics.stdev(taus):.2f}")
-        speeds = [run["methods"][method]["tokens_per_second"] for run in runs]
-        rows.append([f"`{method}`", *cells, f"{statistics.fmean(speeds):.0f}"])
-    return _table(["method", *DOMAINS, "mean", "tokens/s"], rows)
+        speed = statistics.fmean(entry["tokens_per_second"] for entry in entries)
+        rows.append([f"`{method}`", *cells, f"{speed:.0f}"])
+    return {"seeds": len(runs), "prompts": runs[0]["prompts"] // len(DOMAINS),
+            "taus": _table(["method", *DOMAINS, "mean", "tokens/s"], rows)}  # fmt: skip
 
 
-def _ratios(card: dict) -> str:
-    big = {m: e["tau"]["mean"] for m, e in card["greedy"]["64"]["methods"].items()}
-    other = next(b for b in card["greedy"] if b != "64")
-    small = {m: e["tau"]["mean"] for m, e in card["greedy"][other]["methods"].items()}
-    lines = [
-        f"- `dartree` at B = 64 over `domino`: {big['dartree'] / big['domino']:.2f}; over "
-        f"`dflash`: {big['dartree'] / big['dflash']:.2f}; over `ddtree`: "
-        f"{big['dartree'] / big['ddtree']:.2f}; over `heap`: {big['dartree'] / big['heap']:.3f}",
-        f"- `dartree` at B = {other} over `domino`: {small['dartree'] / small['domino']:.2f}; over "
-        f"`dflash`: {small['dartree'] / small['dflash']:.2f}; over `ddtree`: "
-        f"{small['dartree'] / small['ddtree']:.2f}",
-    ]
-    return "\n".join(lines)
+def _easy_kinds(card: dict) -> dict:
+    methods = card["easy_kinds"]["methods"]
+    kinds = [kind for kind in next(iter(methods.values()))["tau"] if kind != "mean"]
+    rows = [[f"`{m}`", *(number(e["tau"][kind]) for kind in kinds)] for m, e in methods.items()]
+    return {"taus": _table(["method", *kinds], rows)}
 
 
-def _tuned(card: dict) -> str:
-    rows = []
-    for method, trials in card["tuned"].items():
-        for trial in (trials[0], trials[-1]):
-            s, chain = trial["settings"], method in CHAINS
-            tree = [s["width"] if method == "dartree" else "-",
-                    s["candidates"] if method in ("heap", "dartree", "dartree-fixed") else "-",
-                    "-" if chain else s["budget"], s["depth"] if chain else "-",
-                    f"{s['depth_penalty']:g}" if method in ("heap", "dartree")
-                    else "-"]  # fmt: skip
-            rows.append([f"`{method}`", "slowest" if trial is trials[-1] else "fastest",
-                         *map(str, tree), number(trial["tau"]),
-                         number(trial["tokens_per_second"], 0), str(len(trials))])  # fmt: skip
-    head = ["method", "", "W", "K", "B", "depth", "depth penalty", "tau", "tokens/s", "tried"]
-    return _table(head, rows)
-
-
-def _evaluation(result: dict) -> str:
+def _evaluation(card: dict) -> dict:
     rows = [[f"`{m}`", number(e["tau"]["mean"]), number(e["tokens_per_second"], 0),
              LOSSLESS[e["lossless"]]]
-            for m, e in result["methods"].items()]  # fmt: skip
-    return _table(["method", "tau", "tokens/s", "lossless"], rows)
+            for m, e in card["evaluation"]["methods"].items()]  # fmt: skip
+    return {"prompts": card["evaluation"]["prompts"],
+            "methods": _table(["method", "tau", "tokens/s", "lossless"], rows)}  # fmt: skip
 
 
-def _easy_kinds(result: dict) -> str:
-    kinds = [k for k in next(iter(result["methods"].values()))["tau"] if k != "mean"]
-    rows = [[f"`{m}`", *(number(e["tau"][k]) for k in kinds)]
-            for m, e in result["methods"].items()]  # fmt: skip
-    return _table(["method", *kinds], rows)
+def _tried(method: str, trials: list[dict]) -> Iterator[list]:
+    """Rows of the fastest and the slowest trial; "-" for settings that a method does not have."""
+    chain = method in CHAINS
+    for label, trial in (("fastest", trials[0]), ("slowest", trials[-1])):
+        s = trial["settings"]
+        yield [f"`{method}`", label, s["width"] if method == "dartree" else "-",
+               s["candidates"] if method in ("heap", "dartree", "dartree-fixed") else "-",
+               "-" if chain else s["budget"], s["depth"] if chain else "-",
+               f"{s['depth_penalty']:g}" if method in ("heap", "dartree") else "-",
+               number(trial["tau"]), number(trial["tokens_per_second"], 0),
+               len(trials)]  # fmt: skip
 
 
-def _score_temperatures(card: dict) -> str:
-    rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", number(r["tau"]),
-             str(r["rounds"])] for r in card["score_temperatures"]]  # fmt: skip
-    return _table(["T", "score temperature", "tau of `dartree`", "rounds"], rows)
+def _tuned(card: dict) -> dict:
+    head = ["method", "", "W", "K", "B", "depth", "depth penalty", "tau", "tokens/s", "tried"]
+    rows = [row for method, trials in card["tuned"].items() for row in _tried(method, trials)]
+    return {"settings": _table(head, rows)}
+
+
+def _score_temperatures(card: dict) -> dict:
+    rows = [[f"{r['temperature']:g}", f"{r['score_temperature']:g}", number(r["tau"]), r["rounds"]]
+            for r in card["score_temperatures"]]  # fmt: skip
+    return {"taus": _table(["T", "score temperature", "tau of `dartree`", "rounds"], rows)}
+
+
+def _checksums(card: dict) -> dict:
+    return {"sums": "\n".join(f"{digest}  {path}" for path, digest in card["checksums"].items())}
+
+
+SECTIONS = {
+    "stack": _stack, "training": _training, "quality": _quality, "greedy": _greedy,
+    "sampled": _sampled, "easy_kinds": _easy_kinds, "evaluation": _evaluation, "tuned": _tuned,
+    "score_temperatures": _score_temperatures, "checksums": _checksums,
+}  # fmt: skip
 
 
 def render(card: dict) -> str:
-    """The whole card as Markdown."""
-    machine, versions = card["machine"], card["versions"]
-    first = next(iter(card["greedy"].values()))
-    where = (f"{machine['processor']}, {machine['threads']} threads, float32, torch "
-             f"{versions['torch']}, transformers {versions['transformers']}")  # fmt: skip
-    small = next(b for b in card["greedy"] if b != "64")
-    parts = [f"# Stack `{card['stack']['name']}`", card["stack"]["description"] + ".",
-             _parts(card)]  # fmt: skip
-    if "training" in card:
-        parts += [
-            "## Training",
-            "The recipe is in `data/stacks/README.md`, sources and licences of the text in "
-            "`data/README.md`, the whole logs in `logs/`. Held-out tau is that of the greedy "
-            "self-fed chain on the target's answers to held-out prompts that are not among the "
-            "prompts below, for " + ", ".join(DOMAINS) + ".",
-            _training(card), "### Curves", _curves(card),
-            "## The target on held-out samples", _quality(card),
-        ]  # fmt: skip
-    parts += [
-        "## tau",
-        f"`dartree compare`, {first['prompts'] // len(DOMAINS)} held-out prompts a domain, up to "
-        f"{card['max_new_tokens']} new tokens, W 12, K 64, depth penalty 0.2, one repeat; {where}. "
-        "tau: tokens committed per round (accepted drafts and the target's own token), pooled over "
-        "a domain's prompts; the mean is that of the domains. speedup: tokens/s against `ar`.",
-        "### T = 0, B = 64", _tau(card, "64"),
-        f"### T = 0, B = {small} (as many nodes as a chain verifies)", _tau(card, small),
-        _ratios(card),
-        f"### T = 1, B = 64, {len(card['sampled'])} seeds (mean ± standard deviation), "
-        f"{card['sampled'][0]['prompts'] // len(DOMAINS)} prompts a domain",
-        _sampled(card),
-    ]  # fmt: skip
-    if "easy_kinds" in card:
-        parts += [
-            "### Text that is too easy",
-            "Kinds of the training text that the prompts leave out, since the answer follows from "
-            "the request word by word; T = 0, B = 64, 8 held-out prompts each.",
-            _easy_kinds(card["easy_kinds"]),
-        ]  # fmt: skip
-    if "evaluation" in card:
-        parts += [
-            "### HumanEval, T = 0, B = 64",
-            f"The first {card['evaluation']['prompts']} requests. No template made this text and "
-            "the target cannot solve it: its answers are those of a small model out of its depth.",
-            _evaluation(card["evaluation"]),
-        ]  # fmt: skip
-    if "tuned" in card:
-        parts += [
-            "## Settings for this kind of machine",
-            "The fastest and the slowest setting that was tried for each method, at T = 0 on 12 "
-            "held-out prompts of their own, up to 96 new tokens, one repeat. The fastest are kept "
-            "in `stack.json` and used by `dartree bench --tuned`. Settings were run one after the "
-            "other, and this machine's speed moves by 20 % between minutes: smaller gaps are ties.",
-            _tuned(card),
-            "## Trees scored at the sampling temperature",
-            "The same prompts, three seeds, W 12, K 64, B 64, depth penalty 0.2: a tree scored "
-            "with the head's logits (score temperature 1) and with logits / T. Both sample exactly "
-            "from the target.",
-            _score_temperatures(card),
-        ]  # fmt: skip
-    sums = "\n".join(f"{digest}  {path}" for path, digest in card["checksums"].items())
-    parts += ["## Checksums (SHA-256)", f"```\n{sums}\n```"]
-    return "\n\n".join(parts) + "\n"
+    """The whole card as Markdown; sections about what was not measured are left out."""
+    _, *parts = re.split(r"<!-- (\w+) -->\n", TEMPLATE.read_text(encoding="utf-8"))
+    sections = zip(parts[::2], parts[1::2], strict=True)
+    texts = [
+        text.strip().format_map(SECTIONS[name](card)) for name, text in sections if name in card
+    ]
+    return "\n\n".join(texts) + "\n"

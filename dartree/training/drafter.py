@@ -125,8 +125,8 @@ def held_out_texts(folder: Path, target: BatchedTarget, tokenizer, per_domain: i
 
     ValueError where the corpus has no such prompts.
     """
-    rows = common.by_domain(common.read_jsonl(folder / "corpus" / "held.jsonl"))
-    chosen = [r for mine in rows.values() for r in mine[HELD_SKIP : HELD_SKIP + per_domain]]
+    rows = common.read_jsonl(folder / "corpus" / "held.jsonl")
+    chosen = common.some_of_each(rows, slice(HELD_SKIP, HELD_SKIP + per_domain))
     if not chosen:
         raise ValueError(
             f"{folder / 'corpus'} has no more than {HELD_SKIP} held-out samples a domain; run "

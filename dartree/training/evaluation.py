@@ -8,8 +8,16 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch.nn import functional as F
 
 from dartree.training.common import DOMAINS
+from dartree.training.forward import BatchedTarget, answer
+from dartree.training.packing import encode
+from dartree.training.pipelines import NUMBERS, WORDS
+from dartree.training.regenerate import encode_chat
 
 MAX_NEW_TOKENS = 256
 # Runs in its own interpreter with a time limit: what a model wrote is nobody's trusted code.
@@ -75,11 +83,6 @@ def perplexity(model, tokenizer, rows: list[dict]) -> dict[str, dict]:
 
     The answer's tokens are conditioned on the whole turn before them; fp32.
     """
-    import torch
-    from torch.nn import functional as F
-
-    from dartree.training.packing import encode
-
     sums = defaultdict(lambda: [0.0, 0])
     with torch.no_grad():
         for row, (ids, prompt) in zip(rows, encode(tokenizer, rows), strict=True):
@@ -93,9 +96,6 @@ def perplexity(model, tokenizer, rows: list[dict]) -> dict[str, dict]:
 
 def greedy_answers(model, tokenizer, rows: list[dict]) -> list[list[int]]:
     """The target's greedy answers to the rows' prompts, in batches."""
-    from dartree.training.forward import BatchedTarget, answer
-    from dartree.training.regenerate import encode_chat
-
     target, stop = BatchedTarget(model), tokenizer.convert_tokens_to_ids("<|im_end|>")
     prompts = [encode_chat(tokenizer, row["prompt"]) for row in rows]
     out: list[list[int]] = []
@@ -112,20 +112,23 @@ def quality(model, tokenizer, rows: list[dict]) -> dict:
     result: dict = {"perplexity": perplexity(model, tokenizer, rows), "greedy": {}}
     for domain in DOMAINS:
         mine = [i for i, row in enumerate(rows) if row["domain"] == domain]
+        references = tokenizer([rows[i]["answer"] for i in mine])["input_ids"]
         result["greedy"][domain] = {
             "answers": len(mine),
-            "mean_tokens": sum(len(answers[i]) for i in mine) / len(mine),
-            "stopped": sum(answers[i][-1] == stop for i in mine) / len(mine),
-            "repeated_4_grams": sum(repeated_4_grams(answers[i]) for i in mine) / len(mine),
-            "reference_repeated_4_grams": sum(
-                repeated_4_grams(tokenizer(rows[i]["answer"])["input_ids"]) for i in mine
-            ) / len(mine),
-            "same_text": sum(texts[i].strip() == rows[i]["answer"].strip() for i in mine)
-            / len(mine),
-        }  # fmt: skip
+            "mean_tokens": _mean(len(answers[i]) for i in mine),
+            "stopped": _mean(answers[i][-1] == stop for i in mine),
+            "repeated_4_grams": _mean(repeated_4_grams(answers[i]) for i in mine),
+            "reference_repeated_4_grams": _mean(map(repeated_4_grams, references)),
+            "same_text": _mean(texts[i].strip() == rows[i]["answer"].strip() for i in mine),
+        }
     result["arithmetic_by_steps"] = _arithmetic(rows, texts)
     result["functions"] = _functions(rows, texts)
     return result
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return sum(values) / len(values)
 
 
 def _arithmetic(rows: list[dict], texts: list[str]) -> dict[int, list[int]]:
@@ -141,8 +144,6 @@ def _arithmetic(rows: list[dict], texts: list[str]) -> dict[int, list[int]]:
 
 def _functions(rows: list[dict], texts: list[str]) -> list[int]:
     """[functions that return what the reference returns, functions], for list functions."""
-    from dartree.training.pipelines import NUMBERS, WORDS
-
     pairs = []
     for row, text in zip(rows, texts, strict=True):
         reference = source_of(row["answer"]) if row["domain"] == "code" else None

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from dartree.training import card, commands, evaluation, stack
+from dartree.stack import data_dir
+from dartree.training import card, card_text, commands, evaluation, stack
 from dartree.training.stack import LOGS
 from tests.reference import random_stack
 
@@ -91,3 +92,10 @@ def test_the_steps_lead_from_nothing_to_two_stacks(tmp_path, capsys):
 def test_a_card_without_stacks_is_one_sentence(tmp_path, capsys):
     assert commands.main(["card", "--out", str(tmp_path)]) == 2
     assert "run `dartree train stack` first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-dspark"])
+def test_the_committed_cards_are_made_from_their_measurements(name):
+    folder = data_dir() / "stacks" / name
+    measured = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    assert card_text.render(measured) == (folder / "card.md").read_text(encoding="utf-8")
