@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dartree.analysis.anchors import anchors
-from dartree.api import corrected_logits, draft, verify
+from dartree.analysis.replay import Replay
+from dartree.api import corrected_logits, verify
+from dartree.drafter import Block
 from dartree.proposers import greedy_chain
+from dartree.settings import positive_int
 from dartree.stack import Prompt, Stack
 from dartree.tree import DraftTree
 
@@ -54,12 +56,18 @@ def measure(
     ``corrected``. Anchors: every ``every``-th token of the target's greedy answers. Both are given
     the target's own tokens as the past, so errors do not pile up.
     """
+    every, replay = positive_int("every", every), Replay(stack, prompts, max_new_tokens)
     rows: dict[str, list[tuple]] = {"marginals": [], "corrected": []}
-    for place in anchors(stack, prompts, every, max_new_tokens):
-        ids, rest = place.ids, place.rest
-        target = _conditionals(stack, ids, rest)
-        for name, values in rows.items():
-            values.append(_row(stack, ids, rest, target, corrected=name == "corrected"))
+    for number, text in enumerate(replay.texts):
+        start, answer = text.prompt, text.answer
+        target = _conditionals(stack, [*start, answer[0]], answer[1:])  # [T, V]
+        for index in range(0, len(answer) - 1, every):
+            ids, rest = [*start, *answer[: index + 1]], answer[index + 1 :]
+            for name, values in rows.items():
+                corrected = name == "corrected"
+                pairing = stack.main if corrected else stack.pairing("dflash")
+                block = replay.block(pairing, number, index)
+                values.append(_row(stack, block, ids, rest, target[index:], corrected))
     return {name: _gap(values) for name, values in rows.items()}
 
 
@@ -69,8 +77,15 @@ def _conditionals(stack: Stack, ids: list[int], tokens: list[int]) -> torch.Tens
     return verify(stack, ids, chain).float().softmax(-1)
 
 
-def _row(stack: Stack, ids, rest, target: torch.Tensor, corrected: bool) -> tuple[Any, Any, float]:
-    block = draft(stack, ids, stack.main if corrected else stack.pairing("dflash"))
+def _row(
+    stack: Stack,
+    block: Block,
+    ids: list[int],
+    rest: list[int],
+    target: torch.Tensor,
+    corrected: bool,
+) -> tuple[Any, Any, float]:
+    """tv, agrees [n] and the chain's log-probability of one anchor, ``ids[-1]``."""
     count = min(len(rest), block.drafts)
     logits = block.base_logits.float()
     if corrected:

@@ -17,7 +17,7 @@ import torch
 from dartree.analysis.answers import answers
 from dartree.analysis.kept import identity, keep
 from dartree.clock import Clock
-from dartree.drafter import Block
+from dartree.drafter import Block, DFlashDrafter
 from dartree.proposers import PROPOSERS
 from dartree.pruning import pruning_scores
 from dartree.settings import TreeSettings, check_method
@@ -37,7 +37,7 @@ class Text:
 
     prompt: list[int]
     answer: list[int]
-    hidden: dict[str, torch.Tensor] = field(default_factory=dict)
+    hidden: dict[DFlashDrafter, torch.Tensor] = field(default_factory=dict)
 
 
 class Replay:
@@ -57,26 +57,27 @@ class Replay:
     ) -> None:
         found = answers(stack, prompts, max_new_tokens, temperature, seed)
         self.stack, self.texts = stack, [Text(ids, answer) for ids, answer in found]
-        self._identities: dict[str, str | None] = {}
+        self._identities: dict[DFlashDrafter, str | None] = {}
         self._lengths: dict[tuple, int] = {}
         self._supertrees: dict[tuple, Supertree] = {}
 
     def block(self, pairing: Pairing, number: int, index: int) -> Block:
         """The Block that ``pairing``'s drafter gives for anchor ``index`` of text ``number``."""
         text = self.texts[number]
-        if pairing.label not in text.hidden:
-            text.hidden[pairing.label] = self._hidden(pairing, text)
-        hidden = text.hidden[pairing.label][index]
+        if pairing.drafter not in text.hidden:
+            text.hidden[pairing.drafter] = self._hidden(pairing, text)
+        hidden = text.hidden[pairing.drafter][index]
         position = len(text.prompt) + index
         return Block(text.answer[index], position, hidden, pairing.target.lm_head(hidden))
 
     def _hidden(self, pairing: Pairing, text: Text) -> torch.Tensor:
         """:func:`_blocks` of a text, kept between notebooks (see ``kept.py``)."""
-        if pairing.label not in self._identities:
-            self._identities[pairing.label] = identity(pairing)
+        if pairing.drafter not in self._identities:
+            self._identities[pairing.drafter] = identity(pairing)
         what = {"blocks": text.answer, "prompt": text.prompt}
-        of = self._identities[pairing.label]
-        found = keep(of, what, lambda: {"hidden": _blocks(pairing, text)})
+        found = keep(
+            self._identities[pairing.drafter], what, lambda: {"hidden": _blocks(pairing, text)}
+        )
         return found["hidden"].to(pairing.target.device)
 
     def accepted(

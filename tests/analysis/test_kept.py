@@ -18,7 +18,9 @@ PROMPTS = [[1, 2, 3], [5]]
 
 @pytest.fixture(scope="module")
 def stack():
-    return random_stack(head="domino", dtype=torch.float32)
+    """Two drafters on one target."""
+    stack = random_stack(head="domino", dtype=torch.float32)
+    return replace(stack, marginal=random_stack("none", seed=7, model=stack.target.model).main)
 
 
 @pytest.fixture

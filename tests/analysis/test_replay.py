@@ -53,6 +53,21 @@ def test_a_text_of_one_token_has_no_rounds(stack):
     assert replay.tau("dartree", SETTINGS[0]) is None
 
 
+def test_drafters_with_one_label_are_told_apart(stack):
+    other = random_stack("none", seed=7, model=stack.target.model).main
+    both = replace(stack, marginal=replace(other, label=stack.main.label))
+    replay, options = Replay(both, PROMPTS, 20), {"max_new_tokens": 20, "settings": SETTINGS[0]}
+    for method in ("dartree", "ddtree"):
+        outs = dartree.generate(both, PROMPTS, method=method, **options)
+        expected = [out.accepted_per_round for out in outs]
+        assert replay.accepted(method, SETTINGS[0]) == expected
+        blocks = [replay.block(both.pairing(method), 0, i) for i in range(19)]
+        for i, block in enumerate(blocks):
+            ids = [*replay.texts[0].prompt, *replay.texts[0].answer[: i + 1]]
+            alone = dartree.draft(both, ids, both.pairing(method))
+            torch.testing.assert_close(block.hidden, alone.hidden, rtol=0, atol=1e-10)
+
+
 def test_unknown_methods_are_named(stack):
     with pytest.raises(ValueError, match="method must be one of"):
         Replay(stack, [[1]], 4).tau("medusa", SETTINGS[0])
