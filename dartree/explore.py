@@ -14,14 +14,25 @@ NOTEBOOK = "11_explorer.ipynb"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``dartree explore``; whatever follows ``--`` goes to JupyterLab."""
+    parser.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+    parser.add_argument("--port", type=int, help="default: 8888; the next free one if it is taken")
     parser.add_argument("lab", nargs="*", metavar="LAB_OPTION",
-                        help="for JupyterLab, after '--': -- --no-browser --port 8899")  # fmt: skip
+                        help="for JupyterLab, after '--': -- --ip 0.0.0.0")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Open a working copy of the notebook; this process becomes JupyterLab."""
-    command = [sys.executable, "-m", "jupyterlab", str(working_copy()), *args.lab]
-    os.execv(sys.executable, command)
+    command = lab_command(working_copy(), args)
+    os.execv(command[0], command)
+
+
+def lab_command(notebook: Path, args: argparse.Namespace) -> list[str]:
+    """JupyterLab in the folder of ``notebook``, whose printed address leads to ``notebook``."""
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={notebook.parent}",
+               f"--LabApp.default_url=/lab/tree/{notebook.name}"]  # fmt: skip
+    command += ["--no-browser"] if args.no_browser else []
+    command += [] if args.port is None else [f"--port={args.port}"]
+    return [*command, *args.lab]
 
 
 def working_copy(project: Path = PROJECT) -> Path:

@@ -1,6 +1,9 @@
 """The explorers as a person meets them: JupyterLab, Run All, the keyboard."""
 
+import json
+import os
 import re
+import statistics
 
 import nbformat
 import pytest
@@ -10,6 +13,7 @@ from tests.browser.lab import FLAGS, SCREENSHOTS, browser_path, running_lab, why
 
 pytestmark = pytest.mark.browser
 READY = 400_000  # milliseconds; a loaded machine may need them
+FAILED = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']"
 IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
 
 
@@ -37,7 +41,8 @@ def page(tmp_path_factory):
         page.goto(f"{address}/lab/tree/explorer.ipynb?reset")
         page.get_by_text("Python 3 | Idle").wait_for(timeout=READY)  # connected to its kernel
         run_all(page)
-        page.wait_for_selector(".dartree-what-if img", timeout=READY)
+        page.wait_for_selector(f".dartree-what-if img, {FAILED}", timeout=READY)
+        assert not (failed := page.locator(FAILED)).count(), failed.first.inner_text()
         page.wait_for_selector(IDLE, timeout=READY)
         yield page
         browser.close()
@@ -143,7 +148,25 @@ def test_stepper_goes_on(page):
         "old => document.querySelector('.dartree-stepper').innerText !== old", arg=before
     )
     stepper.screenshot(path=SCREENSHOTS / "stepper.png")
+    stepper.locator("button:has(.fa-play)").press("Enter")  # to the end, by itself
+    stepper.get_by_text("finished after").first.wait_for()
     assert page.problems == []
+
+
+def test_the_tab_key_reaches_every_control(page):
+    """In reading order, with no mouse; controls without a label would show as an empty name."""
+    page.locator(f"{BOX} select").first.focus()
+    reached = []
+    for _ in range(40):
+        reached.append(page.evaluate(FOCUSED, BOX))
+        page.keyboard.press("Tab")
+        if reached[-1] is None:
+            break
+    names = ["prompt menu", "prompt", "round", "W: width", "K: candidates", "B: budget",
+             "depth penalty", "method", "temperature", "seed", "show pruned nodes", "node", "SVG",
+             "JSON", "DOT", "Command"]  # fmt: skip
+    assert [name for name in dict.fromkeys(reached) if name in names] == names
+    assert "" not in reached and reached[-1] is None
 
 
 def test_what_if_moves(page):
@@ -156,6 +179,58 @@ def test_what_if_moves(page):
         timeout=60_000,
     )  # fmt: skip
     page.locator(".dartree-what-if").screenshot(path=SCREENSHOTS / "what-if.png")
+    assert page.problems == []
+
+
+# Label of the control that has the focus, null outside the box; the first of a slider's two is
+# its handle, the other its number.
+FOCUSED = """
+box => {
+  const at = document.activeElement;
+  if (!at.closest(box)) return null;
+  const row = at.closest('.widget-inline-hbox, .jupyter-widgets');
+  const labels = [...row.querySelectorAll('label')].map(label => label.innerText).join('');
+  return (labels || row.innerText).replace('\\u200b', '').trim();
+}
+"""
+WATCH = """
+([box]) => {
+  const now = () => document.querySelector(box + ' svg[role=img]');
+  const watch = window.watch = {times: [], pressed: null, shown: now()};
+  document.addEventListener('keydown', event => {
+    if (event.target.matches('.noUi-handle')) watch.pressed = performance.now();
+  }, true);
+  new MutationObserver(() => {
+    if (watch.pressed === null || now() === watch.shown || !now()) return;
+    watch.shown = now();
+    watch.times.push(performance.now() - watch.pressed);
+    watch.pressed = null;
+  }).observe(document.querySelector(box), {childList: true, subtree: true});
+}
+"""
+
+
+def test_how_long_an_answer_takes_is_noted(page):
+    """From the key press to the new picture in the page; kept as a file, judged by people."""
+    page.evaluate(WATCH, [BOX])
+    found = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "milliseconds": {}}
+    for label, key, presses, calls in (
+        ("B: budget", "ArrowLeft", 16, [0, 0, 0]),
+        ("depth penalty", "ArrowRight", 16, [0, 0, 0]),
+        ("W: width", "ArrowLeft", 8, [0, 16, 2]),
+        ("K: candidates", "ArrowLeft", 5, [0, 16, 2]),
+    ):
+        for _ in range(presses):
+            press(page, BOX, label, key)
+            assert [now for now, _ in counters(page)] == calls, f"{label}: an answer was kept"
+        times = sorted(page.evaluate("watch.times.splice(0)"))
+        assert len(times) == presses
+        found["milliseconds"][label] = {
+            "median": statistics.median(times), "longest": times[-1], "all": times,
+        }  # fmt: skip
+        print(f"{label}: {statistics.median(times):.0f} ms, longest {times[-1]:.0f} ms")
+    found["load_after"] = os.getloadavg()
+    (SCREENSHOTS / "latency.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     assert page.problems == []
 
 

@@ -242,6 +242,18 @@ def test_probabilities_are_readable():
     assert facts.probability(-np.inf) == "0"
 
 
+def test_explore_passes_its_options_on(tmp_path):
+    parser = argparse.ArgumentParser()
+    explore.add_arguments(parser)
+    book = tmp_path / "a folder" / "one.ipynb"
+    plain = explore.lab_command(book, parser.parse_args([]))
+    assert plain[1:] == ["-m", "jupyterlab", f"--ServerApp.root_dir={book.parent}",
+                         "--LabApp.default_url=/lab/tree/one.ipynb"]  # fmt: skip
+    given = parser.parse_args(["--no-browser", "--port", "9", "--", "--ip", "0.0.0.0"])
+    assert explore.lab_command(book, given) == [*plain, "--no-browser", "--port=9", "--ip",
+                                                "0.0.0.0"]  # fmt: skip
+
+
 def test_explore_works_on_a_copy(tmp_path):
     with pytest.raises(ValueError, match="come with a checkout"):
         explore.working_copy(tmp_path)
