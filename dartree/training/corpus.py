@@ -68,23 +68,23 @@ def library_samples(share: float, seed: int) -> Iterator[dict[str, str]]:
             yield {"id": f"{kind}-{i:05d}", "domain": domain, "prompt": prompt, "answer": answer}
 
 
-def runs(text: str, length: int = LONGEST_SHARED + 1) -> Iterator[tuple[str, ...]]:
-    """All runs of `length` words of a text."""
+def phrases(text: str, length: int = LONGEST_SHARED + 1) -> Iterator[tuple[str, ...]]:
+    """All sequences of `length` words of a text."""
     words = text.split()
     return (tuple(words[i : i + length]) for i in range(len(words) - length + 1))
 
 
 def unlike(held: list[dict], rows: Iterable[dict]) -> list[dict]:
-    """The held-out samples whose prompts share no run of over LONGEST_SHARED words with `rows`."""
+    """The held-out samples whose prompts share no more than LONGEST_SHARED words in a row with `rows`."""
     owners: dict[tuple[str, ...], set[int]] = {}
     for i, row in enumerate(held):
-        for run in runs(row["prompt"]):
-            owners.setdefault(run, set()).add(i)
+        for phrase in phrases(row["prompt"]):
+            owners.setdefault(phrase, set()).add(i)
     found: set[int] = set()
     for row in rows:
         for text in (row["prompt"], row["answer"]):
-            for run in runs(text):
-                found |= owners.get(run, set())
+            for phrase in phrases(text):
+                found |= owners.get(phrase, set())
     return [row for i, row in enumerate(held) if i not in found]
 
 

@@ -19,6 +19,7 @@ from dartree.drafter import DrafterConfig
 from dartree.training import common
 from dartree.training.drafter_run import DrafterRun
 from dartree.training.forward import BatchedTarget
+from dartree.training.loop import add_run_arguments
 from dartree.training.regenerate import Text, answered, encode_chat, read_shards, regenerate
 
 # head -> name of the run's folder, log and state
@@ -144,7 +145,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--init", type=Path, metavar="FOLDER", help="start from the drafter body in this folder")
     add("--steps", type=int, help="length of the run (default: the preset's, or as --minutes "
         "allows)")  # fmt: skip
-    add("--minutes", type=float, help="end after this time, with the schedules run to their end")
     add("--answers", type=int, default=12_600, help="regenerated answers to train on")
     add("--answers-only", action="store_true", help="stop after the answers")
     add("--batch", type=int, default=16, help="sequences a step")
@@ -153,13 +153,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--block", type=int, help="block size (default: the preset's)")
     add("--taps", type=int, nargs="+", metavar="ID", help="target layers whose output is read")
     add("--gamma", type=float, default=7.0, help="decay length of the position weights")
-    add("--learning-rate", type=float, default=2.5e-3, help="at the end of the warm-up")
-    add("--threads", type=int, help="lanes of one thread each (default: all cores)")
-    add("--resume", action="store_true", help="go on from the last state")
-    add("--save-seconds", type=float, default=60, help="time between two states")
-    add("--log-every", type=int, default=20, help="steps between two lines of the log")
     add("--tau-every", type=int, default=250, help="steps between two measurements of tau")
     add("--tau-prompts", type=int, default=10, help="held-out prompts a domain for these")
+    add_run_arguments(parser, learning_rate=2.5e-3)
 
 
 def run(args: argparse.Namespace) -> None:

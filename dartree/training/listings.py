@@ -113,17 +113,15 @@ def letter(rng: random.Random) -> tuple[str, str]:
     if rng.random() < 0.6:
         prompt = (f"Write an invitation from {sender} to {guest} for a {event} in {place} on "
                   f"{day} at {hour} o'clock.")  # fmt: skip
-        text = (f"Dear {guest},\n\nI would like to invite you to a {event} in {place}. It starts "
-                f"on {day} at {hour} o'clock, and there will be {what}. Please bring {bring}.\n\n"
-                f"Best wishes,\n{sender}")  # fmt: skip
-        return prompt, text
+        text = (f"I would like to invite you to a {event} in {place}. It starts on {day} at {hour} "
+                f"o'clock, and there will be {what}. Please bring {bring}.")  # fmt: skip
+        return prompt, f"Dear {guest},\n\n{text}\n\nBest wishes,\n{sender}"
     other = rng.choice([d for d in days if d != day])
     prompt = (f"{guest} was invited by {sender} to a {event} on {day} in {place} and cannot come. "
               f"Write the answer and offer {other}.")  # fmt: skip
-    text = (f"Dear {sender},\n\nThank you for the invitation to the {event} in {place}. I am sorry "
-            f"that I cannot come on {day}. Could we meet on {other} instead?\n\n"
-            f"Best wishes,\n{guest}")  # fmt: skip
-    return prompt, text
+    text = (f"Thank you for the invitation to the {event} in {place}. I am sorry that I cannot "
+            f"come on {day}. Could we meet on {other} instead?")  # fmt: skip
+    return prompt, f"Dear {sender},\n\n{text}\n\nBest wishes,\n{guest}"
 
 
 def timetable(rng: random.Random) -> tuple[str, str]:

@@ -26,6 +26,17 @@ HALVES = 2  # of a step's samples: fixed, so that the sums do not depend on how 
 Gradients = list[torch.Tensor]
 
 
+def add_run_arguments(parser: argparse.ArgumentParser, learning_rate: float) -> None:
+    """The arguments that every training run has."""
+    add = parser.add_argument
+    add("--minutes", type=float, help="end after this time, with the schedules run to their end")
+    add("--learning-rate", type=float, default=learning_rate, help="at the end of the warm-up")
+    add("--threads", type=int, help="lanes of one thread each (default: as many as cores help)")
+    add("--resume", action="store_true", help="go on from the last state")
+    add("--save-seconds", type=float, default=60, help="time between two states")
+    add("--log-every", type=int, default=20, help="steps between two lines of the log")
+
+
 def sample_numbers(
     step: int, batch: int, count: int, shuffled: Callable[[int], Sequence[int]]
 ) -> list[int]:
@@ -44,7 +55,7 @@ class Run:
 
     A kind of run says what a step is (`halves`, `lane`), what it measures (`measure`), when it is
     done (`done`), and which arguments a resumed run must share (`fixed`). ``args`` holds
-    learning_rate, minutes, resume, save_seconds and log_every.
+    what `add_run_arguments` adds.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ and half sampled. Only token ids are kept; features are recomputed in training.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 import time
@@ -57,15 +58,8 @@ def chat_prompts(rows: Iterator[dict], tokenizer, count: int, seed: int) -> list
         texts = sorted({row["prompt"] for row in mine})
         random.Random(f"{seed}/{domain}").shuffle(texts)
         queues.append(_encoded(domain, texts, tokenizer))
-    chosen: list[tuple] = []
-    while len(chosen) < count and queues:
-        for queue in list(queues):
-            item = next(queue, None)
-            if item is None:
-                queues.remove(queue)
-            elif len(chosen) < count:
-                chosen.append(item)
-    return chosen
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
+    return list(itertools.islice((item for item in turns if item is not None), count))
 
 
 def _encoded(domain: str, texts: list[str], tokenizer) -> Iterator[tuple]:
@@ -101,19 +95,12 @@ def _make_shard(
 ) -> dict[str, np.ndarray]:
     """Answers to one batch of prompts; a function of its arguments alone."""
     rng = random.Random(f"{seed}/{index}")
-    turns = {domain: 0 for domain in DOMAINS}
-    heat = []
-    for domain, _ in prompts:  # every second prompt of a domain is answered by sampling
-        heat.append(rng.uniform(*TEMPERATURES) if turns[domain] % 2 else 0.0)
-        turns[domain] += 1
+    sampled = {domain: itertools.cycle((False, True)) for domain in DOMAINS}
+    heat = [rng.uniform(*TEMPERATURES) if next(sampled[d]) else 0.0 for d, _ in prompts]
     answers = answer(
-        target,
-        [ids for _, ids in prompts],
-        max_new_tokens=MAX_NEW_TOKENS,
-        stop_ids=stops,
-        temperatures=heat,
-        generator=torch.Generator().manual_seed(rng.getrandbits(62)),
-    )
+        target, [ids for _, ids in prompts], max_new_tokens=MAX_NEW_TOKENS, stop_ids=stops,
+        temperatures=heat, generator=torch.Generator().manual_seed(rng.getrandbits(62)),
+    )  # fmt: skip
     texts = [ids + new for (_, ids), new in zip(prompts, answers, strict=True)]
     return {
         "tokens": np.concatenate([np.asarray(t, dtype=np.int32) for t in texts]),

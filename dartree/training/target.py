@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from dartree.checkpoints import rope_theta_of
 from dartree.training import common, packing
-from dartree.training.loop import HALVES, Gradients, Run, sample_numbers
+from dartree.training.loop import HALVES, Gradients, Run, add_run_arguments, sample_numbers
 from dartree.training.tokenizer import MODEL_ROWS, SPECIAL
 
 TOKENS = 6_299_648  # of the bundled target
@@ -162,15 +162,10 @@ class TargetRun(Run):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tokens", type=int, default=TOKENS, help=f"length of the run (default {TOKENS:,})")
-    add("--minutes", type=float, help="end after this time, with the schedule run to its end")
     add("--batch", type=int, default=8, help="windows a step")
     add("--length", type=int, default=512, help="tokens a window")
-    add("--learning-rate", type=float, default=4e-3, help="at the end of the warm-up")
-    add("--threads", type=int, help="lanes of one thread each (default: 2, or all cores if fewer)")
-    add("--resume", action="store_true", help="go on from the last state")
-    add("--save-seconds", type=float, default=60, help="time between two states")
-    add("--log-every", type=int, default=20, help="steps between two lines of the log")
     add("--held-every", type=int, default=200, help="steps between two held-out losses")
+    add_run_arguments(parser, learning_rate=4e-3)
     parser.set_defaults(changes={})
 
 

@@ -14,6 +14,8 @@ from dartree.training.forward import BatchedTarget
 from dartree.training.regenerate import Text
 
 VOCABULARY, HIDDEN, BLOCK = 61, 32, 4
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48}  # fmt: skip
 
 
 def small_corpus(out: Path, scale: float, held: int, entries: int) -> Path:
@@ -27,13 +29,8 @@ def small_corpus(out: Path, scale: float, held: int, entries: int) -> Path:
 def tiny_model(seed: int = 0) -> Qwen3ForCausalLM:
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
+        **SHAPE,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=48,
         max_position_embeddings=256,
         tie_word_embeddings=True,
         initializer_range=0.3,  # greedy answers that do not fall into one loop at once
@@ -49,13 +46,8 @@ def tiny_target(seed: int = 0) -> BatchedTarget:
 def tiny_config(head: str = "domino", **changes) -> DrafterConfig:
     domino, markov = head == "domino", head == "markov"
     values = dict(
-        hidden_size=HIDDEN,
+        **SHAPE,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=48,
-        vocab_size=VOCABULARY,
         block_size=BLOCK,
         mask_token_id=VOCABULARY - 1,
         target_layer_ids=(1, 2),
