@@ -75,7 +75,7 @@ def phrases(text: str, length: int = LONGEST_SHARED + 1) -> Iterator[tuple[str, 
 
 
 def unlike(held: list[dict], rows: Iterable[dict]) -> list[dict]:
-    """The held-out samples whose prompts share at most LONGEST_SHARED words in a row with `rows`."""
+    """The held-out samples that share at most LONGEST_SHARED words in a row with `rows`."""
     owners: dict[tuple[str, ...], set[int]] = {}
     for i, row in enumerate(held):
         for phrase in phrases(row["prompt"]):
