@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -28,10 +28,12 @@ from dartree.compare import (
     text_table,
     versions,
 )
-from dartree.compiled import compiled_stack, why_not
+from dartree.compiled import CompiledTarget, compiled_stack, why_not
 from dartree.decode import Generation, generate
+from dartree.memory import estimate
 from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack
+from dartree.stage_memory import stage_memory
 
 SWEEPS = {
     "budget": (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192),
@@ -42,6 +44,7 @@ SWEEPS = {
     "threads": (1, 2, 4, 8),
 }
 SWEPT = {"budget": ("heap", "dartree"), "depth_penalty": ("dartree",)}
+STAGE_MEMORY = ("ar", "dflash", "ddtree", "heap", "dartree")  # methods whose stages are weighed
 
 
 def bench(
@@ -59,7 +62,8 @@ def bench(
     Each entry gains ``stage_ms`` (per round), ``stage_share`` (sum of the stages over the time of
     the rounds), ``speedup_hf``, ``speedup_fastest`` (against hf-generate and against the fastest
     one-token baseline of the run) and ``bound``: tau * T_ar / (T_draft + T_head + T_verify), the
-    speedup over `ar` if only models cost anything.
+    speedup over `ar` if only models cost anything. ``domains`` of an entry gain ``fastest`` and
+    ``speedup_fastest``: the one-token baseline that is fastest on that domain, and against it.
     """
     baselines: dict[str, Callable[..., Generation]] = {
         HF_GENERATE: functools.partial(hf_generate, stack)
@@ -84,9 +88,24 @@ def bench(
             e[key] = e["tokens_per_second"] / entries[name]["tokens_per_second"]
         models = e["stage_ms"]["draft"] + e["stage_ms"]["expand"] + e["stage_ms"]["verify"]
         e["bound"] = e["tau"] * step / models
+    for domain in result["methods"][0]["domains"]:
+        _against_fastest(domain, entries, one_token)
     result["fastest_baseline"] = fastest
     result["compiled"] = fast.pairing("ar").target.report if fast else f"left out: {reason}"
     return result
+
+
+def _against_fastest(
+    domain: str, entries: Mapping[str, dict[str, Any]], one_token: Sequence[str]
+) -> None:
+    """Divide the speeds on ``domain`` by that of its fastest one-token baseline, in place."""
+    found = {name: e["domains"][domain] for name, e in entries.items()}
+    fastest = max(one_token, key=lambda n: found[n]["tokens_per_second"] or 0)
+    divisor = found[fastest]["tokens_per_second"]
+    for row in found.values():
+        speed = row["tokens_per_second"]
+        row["fastest"] = fastest
+        row["speedup_fastest"] = speed / divisor if speed and divisor else None
 
 
 def sweep(
@@ -107,7 +126,8 @@ def sweep(
     answer, filled up with earlier turns). ``methods``: `dartree` and, where the parameter is its
     matter, `heap` or `ar`. ``sampling``: as `generate` takes it. A row is {value, method, tau,
     nodes_per_round, head_calls_per_round, tokens_per_second, stage_ms, ms_per_round [median, min,
-    max over repeats]}.
+    max over repeats]}; for prefix also ``peak_mib``: both caches and the peak of the verify stage
+    at the first prompt (:func:`dartree.stage_memory.stage_memory`; not for a compiled stack).
     """
     if parameter not in SWEEPS:
         raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {parameter!r}.")
@@ -133,11 +153,19 @@ def sweep(
                                   max_new_tokens=max_new_tokens, **sampling) for one in ids]
                         for _ in range(repeats + 1)][1:]  # fmt: skip
                 rows.append({"value": value, **_swept(method, runs)})
+                if parameter == "prefix" and not isinstance(stack.target, CompiledTarget):
+                    rows[-1]["peak_mib"] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
     finally:
         torch.set_num_threads(threads)
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
             "prompts": len(prompts), "max_new_tokens": max_new_tokens, "machine": machine(),
             "versions": versions(), "stack": stack.name, "sampling": sampling}  # fmt: skip
+
+
+def _peak_mib(stack: Stack, ids: Sequence[int], method: str, settings, max_new_tokens) -> float:
+    found = stage_memory(stack, ids, method, settings, max_new_tokens)
+    caches = found["kept"]["kv_cache"] + found["kept"]["drafter_cache"]
+    return (caches + found["stages"]["verify"]) / 2**20
 
 
 def _swept(method: str, runs: list[list[Generation]]) -> dict[str, Any]:
@@ -218,7 +246,24 @@ def format_bench(result: dict[str, Any]) -> str:
     lines.append(f"ar-compiled: {result['compiled']}")
     if "memory" in result:
         lines.append(_memory_line(result["memory"]))
+    if len(first["domains"]) > 1:
+        lines += ["", _domain_table(result["methods"])]
+    if "stage_memory" in result:
+        lines += ["", _stage_memory_table(result["stage_memory"])]
     return "\n".join(lines)
+
+
+def _domain_table(entries: Sequence[Mapping[str, Any]]) -> str:
+    """tokens/s, speedup and tau of each method on each domain, and what was divided by."""
+    domains = entries[0]["domains"]
+    rows = [["method", *(f"{d}: {c}" if c == "tokens/s" else c for d in domains
+                         for c in ("tokens/s", "vs fastest", "tau"))]]  # fmt: skip
+    for e in entries:
+        cells = [(number(r["tokens_per_second"], 0), number(r["speedup_fastest"]), number(r["tau"]))
+                 for r in e["domains"].values()]  # fmt: skip
+        rows.append([e["method"], *(cell for three in cells for cell in three)])
+    used = [f"{d}: {r['fastest']} (prompts: {r['prompts']})" for d, r in domains.items()]
+    return f"{text_table(rows)}\n\nThe fastest one-token loop on each domain: {', '.join(used)}."
 
 
 def memory(stack: Stack, arguments: Sequence[str]) -> dict[str, int]:
@@ -230,6 +275,58 @@ def memory(stack: Stack, arguments: Sequence[str]) -> dict[str, int]:
     weights = [p for m in modules if isinstance(m, torch.nn.Module) for p in m.parameters()]
     peaks = {m: peak_memory([*arguments, "--method", m]) for m in ("ar", "dartree")}
     return {**peaks, "drafter": sum(p.numel() * p.element_size() for p in weights)}
+
+
+def memory_by_stage(
+    stack: Stack,
+    ids: Sequence[int],
+    settings: TreeSettings | Mapping[str, TreeSettings] | None = None,
+    max_new_tokens: int = 128,
+) -> dict[str, Any]:
+    """Bytes: {methods: by method as `stage_memory` gives them, estimate: the same for `dartree`}.
+
+    ``settings`` as :func:`bench` takes them. The estimate (:func:`dartree.memory.estimate`) is None
+    where target and drafter are of different dtypes: it knows one.
+    """
+    by_method = settings if isinstance(settings, Mapping) else dict.fromkeys(STAGE_MEMORY, settings)
+    found = {m: stage_memory(stack, ids, m, by_method.get(m), max_new_tokens) for m in STAGE_MEMORY}
+    need, target = None, stack.target
+    if stack.drafter.dtype == target.dtype:
+        need = asdict(estimate(
+            target.config.to_dict(), stack.drafter.config,
+            by_method.get("dartree") or stack.settings, len(ids) + max_new_tokens,
+            target.dtype.itemsize,
+        ))  # fmt: skip
+    return {"methods": found, "estimate": need, "prompt_tokens": len(ids)}
+
+
+def _stage_memory_table(result: Mapping[str, Any]) -> str:
+    """Memory by stage, in MiB, and what stays beside it."""
+
+    def mib(size: int) -> str:
+        return f"{size / 2**20:.2f}"
+
+    kept = tuple(next(iter(result["methods"].values()))["kept"])
+    rows = [("MiB", *STAGES, "round", *(name.replace("_", " ") for name in kept))]
+    for method, found in result["methods"].items():
+        sizes = (*(found["stages"][s] for s in STAGES), found["round"], *found["kept"].values())
+        rows.append((method, *map(mib, sizes)))
+    lines = [
+        text_table(rows),
+        "",
+        "Memory of one round, soon after the first prompt of "
+        f"{result['prompt_tokens']} tokens: the peak of the tensors of each stage above what was "
+        "alive when it began; round: of all stages together, where what a stage leaves counts too.",
+        "The columns after it stay from round to round. Not counted: numpy arrays (trees, a few "
+        "KiB), scratch space inside kernels, copies in oneDNN's layout.",
+    ]
+    if result["estimate"]:
+        need = result["estimate"]
+        names = ("target", "drafter", "head", "head_tables", "cache", "round_peak")
+        said = (f"{name.replace('_', ' ')} {mib(need[name])}" for name in names)
+        lines.append(f"`dartree stacks` estimates for dartree: {', '.join(said)} (cache: both, the "
+                     "drafter's at its largest; round peak: meant as an upper bound).")  # fmt: skip
+    return "\n".join(lines)
 
 
 def _memory_line(found: Mapping[str, int]) -> str:
@@ -256,13 +353,16 @@ def _settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def format_sweep(result: dict[str, Any]) -> str:
     """A sweep as a text table."""
+    weighed = "peak_mib" in result["rows"][0] if result["rows"] else False
     rows = [(result["parameter"], "method", "tau", "nodes/round", "tokens/s", "ms/round", "range",
-             *STAGES)]  # fmt: skip
+             *STAGES, *["peak MiB"] * weighed)]  # fmt: skip
     for r in result["rows"]:
         middle, low, high = r["ms_per_round"]
         rows.append((
             str(r["value"]), r["method"], f"{r['tau']:.2f}", f"{r['nodes_per_round']:.1f}",
             number(r["tokens_per_second"], 0), f"{middle:.2f}", f"{low:.2f}-{high:.2f}",
             *(f"{r['stage_ms'][s]:.2f}" for s in STAGES),
+            *([f"{r['peak_mib']:.2f}"] if weighed else ()),
         ))  # fmt: skip
-    return text_table(rows)
+    note = "\n\npeak MiB: both caches, and the tensors of verify at their most (first prompt)."
+    return text_table(rows) + note * weighed

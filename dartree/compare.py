@@ -114,7 +114,8 @@ def compare(
     Order: prompt by prompt, repeat by repeat, all methods in turn, so that a slow minute of the
     machine touches all alike. One short warm-up per method is not counted. ``lossless`` (at
     T = 0) says whether a method's ids equal those of `ar` on every prompt. Times of a method
-    are sums over prompts of the median repeat.
+    are sums over prompts of the median repeat. ``domains``: prompts, tau and tokens per second of
+    the prompts of each domain alone.
     """
     if isinstance(methods, str) or not isinstance(methods, Iterable | None):
         raise ValueError(f"methods must be a list of names, got {methods!r}.")
@@ -151,7 +152,7 @@ def compare(
                 runs[method][-1].append(out)
                 if progress:
                     progress(f"{row['id']} {method}")
-    entries = [_entry(method, runs[method], runs["ar"], temperature) for method in runners]
+    entries = [_entry(method, runs[method], runs["ar"], prompts, temperature) for method in runners]
     for entry in entries:
         entry["differences"] = differences(stack, prompts, entry, entries[0]["token_ids"])
     return {
@@ -199,7 +200,7 @@ def _median_run(runs: list[Generation]) -> Generation:
     return sorted(runs, key=lambda r: r.seconds["total"])[(len(runs) - 1) // 2]
 
 
-def _entry(method, runs, reference, temperature) -> dict[str, Any]:
+def _entry(method, runs, reference, prompts, temperature) -> dict[str, Any]:
     """One method's entry: sums and pooled means over prompts, `ar` of the same run beside it."""
     first = [r[0] for r in runs]
     middle = [_median_run(r) for r in runs]
@@ -234,6 +235,7 @@ def _entry(method, runs, reference, temperature) -> dict[str, Any]:
         "seconds": {k: sum(x.seconds[k] for x in middle) for k in ("prefill", *STAGES, "total")},
         "tokens_per_second": speed,
         "tokens_per_second_range": [min(spread), max(spread)] if spread else None,
+        "domains": _by_domain(first, middle, prompts),
         "speedup": speed / ar_speed if speed and ar_speed else None,
         "lossless": lossless,
         "stop_reason": [x.stop_reason for x in first],
@@ -242,6 +244,21 @@ def _entry(method, runs, reference, temperature) -> dict[str, Any]:
         "threads": g.threads,
         "seed": g.seed,
     }
+
+
+def _by_domain(first, middle, prompts) -> dict[str, dict[str, Any]]:
+    """For each domain {prompts, tau, tokens_per_second}, pooled as those of all prompts are."""
+    domains = {}
+    for domain in dict.fromkeys(row["domain"] for row in prompts):
+        chosen = [i for i, row in enumerate(prompts) if row["domain"] == domain]
+        rounds = sum(first[i].rounds for i in chosen)
+        committed = sum(sum(first[i].accepted_per_round) for i in chosen)
+        domains[domain] = {
+            "prompts": len(chosen),
+            "tau": committed / rounds if rounds else None,
+            "tokens_per_second": _speed([middle[i] for i in chosen]),
+        }
+    return domains
 
 
 def _speed(runs: list[Generation]) -> float | None:

@@ -49,6 +49,34 @@ def test_entries(result):
     json.dumps(out)
 
 
+def test_domains_are_pooled_alone(monkeypatch):
+    """Times by hand: seconds a token by domain, three repeats of which the middle one counts."""
+    from dartree import compare as module
+
+    rows = [{"id": str(i), "domain": "abb"[i], "ids": prompt(4 + i, i)} for i in range(3)]
+    pace, calls, true = {4: 1.0, 5: 2.0, 6: 5.0}, {}, module.generate
+
+    def timed(stack, ids, **options):
+        out = true(stack, ids, **options)
+        key = options["method"], len(ids), options["max_new_tokens"]
+        calls[key] = calls.get(key, 0) + 1
+        busy = pace[len(ids)] * (out.new_tokens - 1) * (3, 1, 2)[(calls[key] - 1) % 3]
+        out.seconds.update(prefill=7.0, total=7.0 + busy)
+        return out
+
+    monkeypatch.setattr(module, "generate", timed)
+    out = compare(random_stack(), rows, ["dartree"], max_new_tokens=11, repeats=3, stop=[])
+    for entry in out["methods"]:
+        a, b = entry["domains"]["a"], entry["domains"]["b"]
+        assert list(entry["domains"]) == ["a", "b"] and (a["prompts"], b["prompts"]) == (1, 2)
+        assert a["tokens_per_second"] == pytest.approx(10 / 20)
+        assert b["tokens_per_second"] == pytest.approx(20 / (40 + 100))
+        assert entry["tokens_per_second"] == pytest.approx(30 / 160)
+        first, *rest = entry["accepted_per_round"]
+        assert a["tau"] == pytest.approx(10 / len(first))
+        assert b["tau"] == pytest.approx(20 / sum(map(len, rest)))
+
+
 def test_table_names_every_method_and_its_definitions(result):
     text = format_table(result[2])
     for words in ("ar", "dartree", "dflash", "pooled over prompts", "float32", "W 4, K 6, B 8"):

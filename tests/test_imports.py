@@ -33,7 +33,7 @@ LAYERS = (
     ("proposers",),
     ("records", "stack"),
     ("stopping", "decode", "compiled", "packed"),
-    ("api", "hf", "baselines"),
+    ("api", "hf", "baselines", "stage_memory"),
     ("",),  # the public names
     ("compare", "bench", "arguments"),
     ("analysis", "training", "paper", "datasets"),
