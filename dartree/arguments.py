@@ -19,7 +19,10 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
     parser.add_argument("--device", help="cpu (default), cuda, ...")
     parser.add_argument("--threads", metavar="N", help="CPU threads")
-    parser.add_argument("--compile", action="store_true", help="torch.compile for all models")
+    parser.add_argument(
+        "--compile", nargs="?", const="all", metavar="all|head",
+        help="torch.compile for target, drafter and head, or for the head alone",
+    )  # fmt: skip
     parser.add_argument("--pack", action="store_true", help="oneDNN's layout for weights (CPU)")
 
 
@@ -106,6 +109,8 @@ def load(args: argparse.Namespace):
     from dartree.settings import positive_int
     from dartree.stack import load_stack
 
+    if args.compile not in (None, "all", "head"):
+        raise ValueError(f"compile must be all or head, got {args.compile!r}.")
     if args.threads is not None:
         threads, most = positive_int("threads", integer("threads", args.threads)), MOST_THREADS
         if threads > most:
@@ -121,5 +126,5 @@ def load(args: argparse.Namespace):
     if args.compile:
         from dartree.compiled import compiled_stack
 
-        stack = compiled_stack(stack)
+        stack = compiled_stack(stack, args.compile)
     return stack

@@ -1,8 +1,8 @@
-"""Forwards of target and drafter with static shapes, so that torch.compile sees one graph each.
+"""Target, drafter and head with static shapes, so that torch.compile sees one graph each.
 
-Rows are padded to a fixed count and the cache is handed over at its full capacity, with a mask
-that hides what is not filled.  ``CompiledTarget.report`` says what runs and what compiling cost;
-there is no silent fallback: where it cannot work, a sentence says why.
+Rows are padded to a fixed count and caches are handed over at their full capacity, with a mask
+that hides what is not filled. :func:`report` says what was compiled and what that cost; there is
+no silent fallback: where it cannot work, a sentence says why.
 """
 
 from __future__ import annotations
@@ -129,12 +129,6 @@ class CompiledTarget(Target):
         if self.tap_ids and self._plain is None:
             self._plain = CompiledTarget(Target(self.model))
         return self._plain or self
-
-    @property
-    def report(self) -> str:
-        """What runs and what compiling cost, in one line."""
-        spent = [f"{n} x {m} in {s:.1f} s" for (n, m), s in self.compile_seconds.items()]
-        return f"torch.compile; rows x columns: {', '.join(spent) or 'nothing yet'}"
 
     def new_cache(self, capacity: int) -> StaticKVCache:
         """A static cache with room for ``capacity`` rows and more, in whole steps of COLUMNS."""
@@ -301,19 +295,33 @@ class CompiledHead:
         return out
 
 
-def _compiled(pairing: Pairing) -> Pairing:
-    drafter = pairing.drafter
-    return replace(
-        pairing, target=CompiledTarget(pairing.target), head=CompiledHead(pairing.head),
-        drafter=None if drafter is None else CompiledDrafter(drafter),
-    )  # fmt: skip
+def _compiled(pairing: Pairing, parts: str) -> Pairing:
+    pairing = replace(pairing, head=CompiledHead(pairing.head))
+    if parts == "all":
+        drafter = pairing.drafter and CompiledDrafter(pairing.drafter)
+        pairing = replace(pairing, target=CompiledTarget(pairing.target), drafter=drafter)
+    return pairing
 
 
-def compiled_stack(stack: Stack) -> Stack:
-    """``stack`` with compiled targets, drafters and heads for all methods.
+def compiled_stack(stack: Stack, parts: str = "all") -> Stack:
+    """``stack`` with compiled targets, drafters and heads for all methods; ``parts``: or "head".
 
     Single steps of a head, as the chains and `heap` use them, stay eager: on a CPU the call of a
-    compiled graph costs as much as a few products of small matrices.
+    compiled graph costs as much as a few products of small matrices. Raises ValueError where
+    torch.compile cannot work.
     """
-    marginal = None if stack.marginal is None else _compiled(stack.marginal)
-    return replace(stack, main=_compiled(stack.main), marginal=marginal)
+    if stack.target.device.type == "cpu" and (reason := why_not()):
+        raise ValueError(reason)
+    marginal = None if stack.marginal is None else _compiled(stack.marginal, parts)
+    return replace(stack, main=_compiled(stack.main, parts), marginal=marginal)
+
+
+def report(stack: Stack) -> str:
+    """What is compiled in ``stack`` and what that cost, in one line."""
+    found = []
+    for pairing in filter(None, (stack.pairing("ar"), stack.main, stack.marginal)):
+        for name in ("target", "drafter", "head"):
+            part = getattr(pairing, name)
+            if seconds := getattr(part, "compile_seconds", {}):
+                found.append(f"{name} {len(seconds)} in {sum(seconds.values()):.0f} s")
+    return f"torch.compile, graphs: {', '.join(found) or 'nothing yet'}"

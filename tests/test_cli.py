@@ -126,6 +126,10 @@ def test_bad_settings(capsys, arguments, words):
         (["bench", *STACK, "--sweep", "width", "--memory"], "cannot be combined with --memory"),
         (["bench", *STACK, "--sweep", "width", "--tuned"], "cannot be combined with --tuned"),
         (["bench", *STACK, "--sweep", "width", "--no-compile"], "combined with --no-compile"),
+        (
+            ["generate", *STACK, "--compile", "tail", "hi"],
+            "compile must be all or head, got 'tail'",
+        ),
         (["bench", *STACK, "--max-new-tokens", "1"], "max_new_tokens must be at least 2, got 1"),
         (["compare", *STACK, "--limit", "0"], "limit must be"),
         (["compare", *STACK, "--repeats", "x"], "repeats must be an integer"),
