@@ -28,7 +28,7 @@ from dartree.compare import (
     text_table,
     versions,
 )
-from dartree.compiled import CompiledTarget, compiled_stack, why_not
+from dartree.compiled import CompiledHead, CompiledTarget, compiled_stack, report, why_not
 from dartree.decode import Generation, generate
 from dartree.memory import estimate
 from dartree.settings import TreeSettings, check_method
@@ -69,7 +69,8 @@ def bench(
         HF_GENERATE: functools.partial(hf_generate, stack)
     }
     reason = why_not() if compiled else "not asked for"
-    fast = None if reason else compiled_stack(stack)
+    own = isinstance(stack.target, CompiledTarget)
+    fast = None if reason else stack if own else compiled_stack(stack)
     if fast:
         baselines[AR_COMPILED] = functools.partial(ar_compiled, fast)
     result = compare(
@@ -91,7 +92,8 @@ def bench(
     for domain in result["methods"][0]["domains"]:
         _against_fastest(domain, entries, one_token)
     result["fastest_baseline"] = fastest
-    result["compiled"] = fast.pairing("ar").target.report if fast else f"left out: {reason}"
+    result["compiled"] = report(fast) if fast else f"left out: {reason}"
+    result["compiled_methods"] = report(stack) if isinstance(stack.head, CompiledHead) else None
     return result
 
 
@@ -243,7 +245,9 @@ def format_bench(result: dict[str, Any]) -> str:
         "columns between are their milliseconds a round.",
         *_settings_lines(result["methods"]),
     ]
-    lines.append(f"ar-compiled: {result['compiled']}")
+    lines.append(f"ar-compiled: {result['compiled']}.")
+    if result["compiled_methods"]:
+        lines.append(f"the methods: {result['compiled_methods']}.")
     if "memory" in result:
         lines.append(_memory_line(result["memory"]))
     if len(first["domains"]) > 1:
