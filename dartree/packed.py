@@ -1,8 +1,7 @@
 """Linear layers with weights laid out for oneDNN: faster on a CPU where a forward has many rows.
 
-The weights stay where they are, a second copy is laid out in blocks. What it gives is measured in
-``data/benchmarks/README.md``: nothing at one row, a fifth to a quarter of a forward at 16 to 64
-rows on the processor there.
+The weights stay where they are, a second copy is laid out in blocks. What it gives on one
+processor is measured in ``data/benchmarks/README.md``.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ class PackedLinear(nn.Module):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., in] to [..., out]; a compiled graph takes the plain weight, it has its own."""
-        if torch.compiler.is_compiling():
+        """x [..., in] to [..., out]."""
+        # One row is faster with the plain weight, and a graph has a layout of its own.
+        if x.shape[-2] == 1 or torch.compiler.is_compiling():
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 

@@ -12,7 +12,7 @@ from tests.reference import prompt, random_stack
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1, 24), (17, 24), (2, 65, 24)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 24), (2, 1, 24), (17, 24), (2, 65, 24)], ids=str)
 def test_it_is_the_linear_layer(shape, bias):
     linear = nn.Linear(24, 40, bias=bias)
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
