@@ -17,7 +17,14 @@ from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
 from dartree.proposers import PROPOSERS, Proposal
 from dartree.records import RoundRecord, missing_reason
-from dartree.settings import TreeSettings, check_method, check_settings, positive_int
+from dartree.settings import (
+    TreeSettings,
+    check_budget,
+    check_method,
+    check_settings,
+    instance,
+    positive_int,
+)
 from dartree.stack import Pairing, Prompt, Stack
 from dartree.stopping import StopRule
 from dartree.target import tree_rows
@@ -108,6 +115,7 @@ def used_settings(pairing: Pairing, method: str, settings: TreeSettings) -> dict
     if pairing.drafter is None:
         return dict.fromkeys(settings.to_dict())
     limits = settings.clamped(pairing.drafter.config.drafts, pairing.target.vocab_size)
+    check_budget(method, limits, pairing.target.vocab_size)
     used = limits.to_dict()
     unused = {
         "dflash": ("width", "candidates", "budget", "depth_penalty", "score_temperature"),
@@ -150,6 +158,7 @@ class Decoding:
         stop: Sequence[int | str] | None = None,
         raw: bool = False,
     ) -> None:
+        instance("stack", stack, Stack)
         check_method(method)
         self.settings = check_settings(stack.settings if settings is None else settings)
         max_new_tokens = positive_int("max_new_tokens", max_new_tokens)

@@ -65,6 +65,7 @@ def estimate(
     """
     context = positive_int("context", context)
     used = settings.clamped(drafter.drafts, drafter.vocab_size)
+    nodes = min(used.budget, sum(used.level_sizes()))
     with torch.device("meta"):
         model = _target_model(target)
     body, head = empty_drafter(drafter)
@@ -77,7 +78,7 @@ def estimate(
     row = c.num_hidden_layers * c.num_key_value_heads * c.head_dim
     drafter_row = drafter.num_hidden_layers * drafter.num_key_value_heads * drafter.head_dim
     row += 2 * drafter_row  # its buffers grow by doubling
-    rows = context + used.budget + drafter.block_size
+    rows = context + nodes + drafter.block_size
     taps = len(drafter.target_layer_ids)
     return Estimate(
         target=value_bytes * _parameters(model),
@@ -89,7 +90,7 @@ def estimate(
         round_peak=_base_logits(drafter, value_bytes)
         + max(
             _expand(drafter, used, value_bytes),
-            _forward(c, 1 + used.budget, 1 + used.budget, context, taps, value_bytes),
+            _forward(c, 1 + nodes, 1 + nodes, context, taps, value_bytes),
         ),
         prefill_peak=_forward(c, context, 1, 0, taps, value_bytes) + value_bytes * context * hidden,
     )

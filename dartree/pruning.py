@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dartree.settings import penalty, positive_int
+from dartree.settings import finite, instance, penalty, positive_int
 from dartree.tree import DraftTree, Supertree
 
 
@@ -30,7 +30,7 @@ def top_b_nodes(supertree: Supertree, budget: int, depth_penalty: float) -> np.n
     best nodes need not contain their own parents.
     """
     budget = positive_int("budget", budget)
-    f = pruning_scores(supertree, penalty(depth_penalty))
+    f = pruning_scores(instance("supertree", supertree, DraftTree), penalty(depth_penalty))
     order = np.argsort(-f, kind="stable")
     return np.sort(order[:budget]) + 1
 
@@ -62,7 +62,9 @@ def best_first(supertree: Supertree, budget: int, depth_penalty: float = 0.0) ->
     here, to show what Lemma 1 needs. Nodes are numbered as in the supertree.
     """
     budget = positive_int("budget", budget)
-    f = pruning_scores(supertree, float(depth_penalty))
+    f = pruning_scores(
+        instance("supertree", supertree, DraftTree), finite("depth_penalty", depth_penalty)
+    )
     children: list[list[int]] = [[] for _ in range(len(supertree) + 1)]
     for node, parent in enumerate(supertree.parents.tolist(), start=1):
         children[parent].append(node)

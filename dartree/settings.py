@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,14 @@ def penalty(value: Any) -> float:
     if number is not None and MOST_PENALTY < number < math.inf:
         raise ValueError(f"depth_penalty must be at most {MOST_PENALTY:g}, got {value!r}.")
     return non_negative("depth_penalty", value)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return ``value`` as a float, or raise ValueError unless it is finite."""
+    number = _as_float(value)
+    if number is None or not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    return number
 
 
 def positive(name: str, value: Any) -> float:
@@ -196,11 +205,14 @@ class TreeSettings:
             )
         return used
 
-    def level_sizes(self) -> list[int]:
-        """Nodes at each depth of the supertree, of settings that are :meth:`clamped`."""
+    def level_sizes(self, quotas: Sequence[int] | None = None) -> list[int]:
+        """Nodes at each depth of a supertree, of settings that are :meth:`clamped`.
+
+        A depth keeps its quota (None: W everywhere), or all rows * K where that is fewer.
+        """
         sizes = [1]
-        for _ in range(self.depth):
-            sizes.append(min(self.width, sizes[-1] * self.candidates))
+        for quota in [self.width] * self.depth if quotas is None else quotas:
+            sizes.append(min(quota, sizes[-1] * self.candidates))
         return sizes[1:]
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dartree.stack import Stack
 
@@ -24,12 +24,13 @@ class StopRule:
     ) -> None:
         self._stack, self.limit = stack, limit
         self._limit_reason = "context" if limit_is_context else "length"
-        if isinstance(stop, (str, int)):
+        if stop is not None and (isinstance(stop, str) or not isinstance(stop, Iterable)):
             raise ValueError(f"stop must be a list of ids and strings, got {stop!r}.")
         entries = stack.stop_ids() if stop is None else list(stop)
-        self._ids = {e for e in entries if isinstance(e, int) and not isinstance(e, bool)}
         self._strings = [e for e in entries if isinstance(e, str)]
-        if len(self._strings) + sum(isinstance(e, int) for e in entries) != len(entries):
+        ids = [e for e in entries if isinstance(e, int) and not isinstance(e, bool)]
+        self._ids = set(ids)
+        if len(self._strings) + len(ids) != len(entries):
             raise ValueError(f"stop must hold ids and strings, got {entries!r}.")
         if "" in self._strings:
             raise ValueError("stop must not hold an empty string.")

@@ -73,7 +73,7 @@ def expand(
     tokens, rows, scores, best = grow(block, candidates, quotas, limits)
     if has_ties(best):
         tokens, rows, scores, _ = grow_levels(head, block, candidates, quotas, limits, ordered=True)
-    sizes = np.array(level_sizes(quotas, candidates.shape[1]), dtype=np.int64)
+    sizes = np.array(limits.level_sizes(quotas), dtype=np.int64)
     firsts = 1 + np.cumsum(sizes) - sizes  # number of the first node of each depth
     above = np.concatenate([[0], firsts[:-1]])  # and of the depth above it; 0 is the root
     supertree = Supertree(
@@ -83,14 +83,6 @@ def expand(
         scores=scores.cpu().numpy(),
     )
     return Expansion(supertree, candidates.cpu().numpy(), head_calls=len(quotas))
-
-
-def level_sizes(quotas: Sequence[int], candidates: int) -> list[int]:
-    """Nodes at each depth: its quota, or all rows * K where that is fewer."""
-    sizes = [1]
-    for quota in quotas:
-        sizes.append(min(quota, sizes[-1] * candidates))
-    return sizes[1:]
 
 
 def grow_levels(

@@ -324,3 +324,10 @@ def test_bad_arguments(options, words):
 def test_bad_prompts(ids, words):
     with pytest.raises(ValueError, match=words):
         dartree.generate(random_stack(), ids)
+
+
+def test_more_nodes_than_can_be_verified_are_refused_at_once():
+    huge = dartree.TreeSettings(width=1, budget=2**31 - 1)
+    with pytest.raises(ValueError, match="budget must be at most 8192"):
+        dartree.generate(random_stack(), prompt(4), method="heap", settings=huge)
+    assert dartree.generate(random_stack(), prompt(4), settings=huge, max_new_tokens=4).token_ids

@@ -104,3 +104,13 @@ def test_lazy_growth_equals_the_full_enumeration():
     for budget in (1, 5, 30, 84, 100):
         tree = grow_best_first(children, budget, 0.1)
         assert set(tree.path_tokens()) == set(best[:budget])
+
+
+@pytest.mark.parametrize("build", [top_b, best_first])
+def test_what_is_no_supertree_or_no_penalty_is_refused(build):
+    tree = Supertree([1], [0], [1], [-0.5])
+    with pytest.raises(ValueError, match="supertree must be a DraftTree, got NoneType"):
+        build(None, 4, 0.0)
+    for value in (None, float("nan"), float("inf"), "0.1"):
+        with pytest.raises(ValueError, match="depth_penalty must be"):
+            build(tree, 4, value)

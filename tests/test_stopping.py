@@ -84,6 +84,12 @@ def test_a_stop_wins_over_the_limit_and_both_end_there(stack):
     assert StopRule(stack, [], 2, limit_is_context=True).cut([], [7, 7]) == ([7, 7], "context")
 
 
+@pytest.mark.parametrize("stop", ["\n", 3, 1.5, [1.5], [True]], ids=str)
+def test_what_is_no_list_of_ids_and_strings_is_refused(stack, stop):
+    with pytest.raises(ValueError, match="^stop must"):
+        StopRule(stack, stop, 20)
+
+
 def test_generation_ends_at_a_stop_string(stack):
     free = dartree.generate(stack, prompt(5), max_new_tokens=40, stop=[])
     place = next(i for i in range(5, 40) if stack.decode(free.token_ids[i : i + 1]).isalnum())
