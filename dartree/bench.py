@@ -21,6 +21,7 @@ from dartree.clock import STAGES
 from dartree.compare import (
     LOSSLESS,
     compare,
+    headless_notes,
     machine,
     ms_per_round,
     number,
@@ -77,6 +78,8 @@ def bench(
         stack, prompts, methods, settings, repeats=repeats, baselines=baselines, **options
     )
     entries = {e["method"]: e for e in result["methods"]}
+    if not entries["ar"]["tokens_per_second"]:
+        raise ValueError("no prompt gave a second token: there is nothing to time.")
     one_token = [name for name in BASELINES if name in entries]
     fastest = max(one_token, key=lambda n: entries[n]["tokens_per_second"] or 0)
     step = ms_per_round(entries["ar"])
@@ -138,6 +141,8 @@ def sweep(
     base, threads = settings or stack.settings, torch.get_num_threads()
     asked = [stack.encode(prompt_of(row)) for row in prompts]
     values = SWEEPS[parameter] if values is None else values
+    if parameter == "prefix":
+        values = [v for v in values if v < stack.target.max_positions]
     if parameter == "threads":
         values = [v for v in values if v <= (machine()["cores"] or 1)]
     rows = []
@@ -244,6 +249,7 @@ def format_bench(result: dict[str, Any]) -> str:
         "head calls and verified nodes a round. stages: their sum over the time of a round; the "
         "columns between are their milliseconds a round.",
         *_settings_lines(result["methods"]),
+        *headless_notes(result["methods"]),
     ]
     lines.append(f"ar-compiled: {result['compiled']}.")
     if result["compiled_methods"]:
