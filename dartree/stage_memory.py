@@ -40,7 +40,6 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live, self.peak = 0, 0
-        self._seen: set[int] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -49,21 +48,16 @@ class LiveBytes(TorchDispatchMode):
         if out is not NotImplemented:
             return out
         out = function(*args, **kwargs)
-        known = self._seen | storages((args, kwargs)).keys()
+        given = storages((args, kwargs))
         for key, storage in storages(out).items():
-            if key not in known:
-                self._seen.add(key)
+            if key not in given:
                 self._add(storage.nbytes())
-                weakref.finalize(storage, self._forget, key, storage.nbytes())
+                weakref.finalize(storage, self._add, -storage.nbytes())
         return out
 
     def _add(self, size: int) -> None:
         self.live += size
         self.peak = max(self.peak, self.live)
-
-    def _forget(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.live -= size
 
 
 class StageBytes(Clock):
@@ -106,7 +100,8 @@ def stage_memory(
         kv_cache and drafter_cache. ``max_new_tokens`` is what the KV cache has room for.
 
     It is the third round, where one is left, by the loop that users run: head tables and the
-    drafter's first buffers are then there. Raises ValueError for a compiled stack.
+    drafter's first buffers are then there. Buffers that grow in this round count in its stage,
+    too. Raises ValueError for a compiled stack.
     """
     pairing = stack.pairing(method)
     if isinstance(pairing.target, CompiledTarget):
