@@ -131,8 +131,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.scale <= 0:
-        raise ValueError(f"scale is {args.scale}; it must be above 0")
+    if not 0 < args.scale < math.inf:
+        raise ValueError(f"scale must be a finite number above 0, got {args.scale}.")
+    if args.held < 0:
+        raise ValueError(f"held must be at least 0, got {args.held}.")
     folder = preset_folder(args.preset, args.out)
     counts = {domain: max(1, int(n * args.scale)) for domain, n in COUNTS.items()}
     held = build(folder, counts, min(1.0, args.scale), args.held, args.seed)

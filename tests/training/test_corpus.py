@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dartree.cli import main
 from dartree.training import (
     arithmetic,
     card,
@@ -284,3 +285,12 @@ def test_library_samples_are_left_out_by_module_and_may_be_missing(monkeypatch, 
     monkeypatch.setattr(library, "modules", tuple)
     assert list(corpus.library_samples(1.0, seed=0)) == []
     assert "functions are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options", [["--scale", "inf"], ["--scale", "nan"], ["--scale", "0"], ["--held", "-5"]], ids=str
+)
+def test_sizes_that_cannot_be_are_refused(tmp_path, capsys, options):
+    assert main(["train", "corpus", "--out", str(tmp_path), *options]) == 2
+    name = options[0].removeprefix("--")
+    assert f"{name} must be " in capsys.readouterr().err and not list(tmp_path.iterdir())
