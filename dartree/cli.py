@@ -102,7 +102,9 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--tuned", action="store_true", help="each method at the settings that were "
                        "fastest for it, from the stack's card")  # fmt: skip
     bench.add_argument("--no-compile", action="store_true", help="leave ar-compiled out")
-    bench.add_argument("--memory", action="store_true", help="also peak resident memory")
+    bench.add_argument(
+        "--memory", action="store_true", help="also peak resident memory, and memory by stage"
+    )
     bench.add_argument(
         "--sweep", action="append", metavar="WHAT", help="budget, width, candidates, "
         "depth_penalty, prefix or threads, in place of the methods' table (repeatable); "
@@ -284,7 +286,16 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from dartree.bench import SWEEPS, bench, format_bench, format_sweep, memory, sweep
+    from dartree.bench import (
+        SWEEPS,
+        bench,
+        format_bench,
+        format_sweep,
+        memory,
+        memory_by_stage,
+        sweep,
+    )
+    from dartree.compare import prompt_of
 
     methods, repeats, prompts = _many(args)
     if sampling(args)["max_new_tokens"] < 2:
@@ -295,6 +306,8 @@ def _bench(args: argparse.Namespace) -> int:
     for option in ("tuned", "memory", "no_compile"):
         if args.sweep and getattr(args, option):
             raise ValueError(f"sweep cannot be combined with --{option.replace('_', '-')}.")
+    if args.memory and args.compile:
+        raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
     stack = load(args)
     settings, options = tree_settings(args, stack), sampling(args)
     if args.tuned:
@@ -320,6 +333,8 @@ def _bench(args: argparse.Namespace) -> int:
     )  # fmt: skip
     if args.memory:
         result["memory"] = memory(stack, _memory_arguments(args, stack, prompts[0]))
+        ids = stack.encode(prompt_of(prompts[0]))
+        result["stage_memory"] = memory_by_stage(stack, ids, settings, options["max_new_tokens"])
     print(format_bench(result))
     _write_json(args.json, result)
     return 0

@@ -126,6 +126,7 @@ def test_bad_settings(capsys, arguments, words):
         (["bench", *STACK, "--sweep", "width", "--memory"], "cannot be combined with --memory"),
         (["bench", *STACK, "--sweep", "width", "--tuned"], "cannot be combined with --tuned"),
         (["bench", *STACK, "--sweep", "width", "--no-compile"], "combined with --no-compile"),
+        (["bench", *STACK, "--memory", "--compile", "head"], "cannot be combined with --compile"),
         (
             ["generate", *STACK, "--compile", "tail", "hi"],
             "compile must be all or head, got 'tail'",
