@@ -102,12 +102,12 @@ test-compat: $(COMPAT_STAMP)
 test-matrix: test test-compat
 
 lint: setup
-	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy
 
 lab: setup
 	@$(PY) -m jupyterlab notebooks
 
 clean:
-	rm -rf build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
 	find . -name .venv -prune -o -name .venv-compat -prune -o -name .git -prune -o \
 	  -name __pycache__ -type d -exec rm -rf {} +

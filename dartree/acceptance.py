@@ -8,6 +8,7 @@ those draws. For a fixed set of children no rule can accept more often.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class Chooser:
 def _warpers(top_k: int | None, top_p: float | None, min_p: float | None) -> list:
     from transformers.generation import logits_process as lp
 
-    warpers = []
+    warpers: list[Any] = []
     if top_k is not None:
         warpers.append(lp.TopKLogitsWarper(positive_int("top_k", top_k)))
     if top_p is not None:
@@ -116,7 +117,8 @@ def walk(tree: DraftTree, logits: torch.Tensor, chooser: Chooser) -> Verdict:
     choices = chooser.best(logits)
     if not chooser.greedy:
         choices = np.full_like(choices, -1)
-    node, path = 0, []
+    node = 0
+    path: list[int] = []
     while True:
         if not chooser.greedy:
             choices[node] = chooser.draw(logits[node])

@@ -86,8 +86,8 @@ def corrected_logits(stack: Stack, block: Block, draft_ids: Sequence[int]) -> to
         raise ValueError(
             f"draft_ids must hold {block.drafts - 1} or {block.drafts} ids, got {len(ids)}."
         )
-    ids = torch.tensor(ids, dtype=torch.long, device=block.hidden.device)
-    return heads.corrected_logits(stack.head, block, ids)
+    chain = torch.tensor(ids, dtype=torch.long, device=block.hidden.device)
+    return heads.corrected_logits(stack.head, block, chain)
 
 
 def expand(stack: Stack, block: Block, settings: TreeSettings | None = None) -> Supertree:

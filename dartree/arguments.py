@@ -7,7 +7,11 @@ command line as from Python.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dartree.settings import TreeSettings
+    from dartree.stack import Stack
 
 MOST_THREADS = 1024  # more cannot be started on every machine, and that would end the process
 
@@ -60,7 +64,7 @@ def _float(name: str, text: str) -> float:
         raise ValueError(f"{name} must be a number, got {text!r}.") from None
 
 
-def tree_settings(args: argparse.Namespace, stack):
+def tree_settings(args: argparse.Namespace, settings: TreeSettings) -> TreeSettings:
     from dataclasses import replace
 
     given: dict[str, Any] = {}
@@ -72,7 +76,7 @@ def tree_settings(args: argparse.Namespace, stack):
             given[name] = _float(name, getattr(args, name))
     if args.normalise is not None:
         given["normalise"] = args.normalise
-    return replace(stack.settings, **given)
+    return replace(settings, **given)
 
 
 def sampling(args: argparse.Namespace) -> dict[str, Any]:
@@ -93,17 +97,16 @@ def check_early(args: argparse.Namespace, methods: list[str]) -> None:
     """Refuse bad settings before any model is loaded."""
     from dartree.acceptance import Chooser
     from dartree.settings import TreeSettings, check_method, positive_int
-    from dartree.stack import Stack
 
     for method in methods:
         check_method(method)
-    tree_settings(args, Stack("", main=None, settings=TreeSettings()))
+    tree_settings(args, TreeSettings())
     options = sampling(args)
     positive_int("max_new_tokens", options.pop("max_new_tokens"))
     Chooser(**options)
 
 
-def load(args: argparse.Namespace):
+def load(args: argparse.Namespace) -> Stack:
     import torch
 
     from dartree.settings import positive_int

@@ -46,7 +46,7 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
     ids = stack.encode(prompt, options.get("raw", False))
     room = stack.target.max_positions - len(ids)
     stop = options.get("stop")
-    sampling = {"do_sample": False}
+    sampling: dict[str, Any] = {"do_sample": False}
     if options.get("temperature"):
         sampling = {"do_sample": True, "temperature": options["temperature"], "top_k": 0}
         sampling |= {k: options[k] for k in ("top_p", "top_k", "min_p") if options.get(k)}

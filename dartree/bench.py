@@ -32,7 +32,7 @@ from dartree.compare import (
 from dartree.compiled import CompiledHead, CompiledTarget, compiled_stack, report, why_not
 from dartree.decode import Generation, generate
 from dartree.memory import estimate
-from dartree.settings import TreeSettings, check_method
+from dartree.settings import TreeSettings, check_method, positive_int
 from dartree.stack import Stack
 from dartree.stage_memory import stage_memory
 
@@ -150,11 +150,13 @@ def sweep(
         for value in values:
             used, ids = base, asked
             if parameter == "threads":
-                torch.set_num_threads(value)
+                torch.set_num_threads(positive_int("threads", value))
             elif parameter == "prefix":
-                ids = [long_prompt(asked, i, value) for i in range(len(asked))]
+                length = positive_int("prefix", value)
+                ids = [long_prompt(asked, i, length) for i in range(len(asked))]
             else:
-                used = replace(base, **{parameter: value})
+                change: dict[str, Any] = {parameter: value}
+                used = replace(base, **change)
             for method in methods or SWEPT.get(parameter, ("ar", "dartree")):
                 runs = [[generate(stack, one, method=method, settings=used,
                                   max_new_tokens=max_new_tokens, **sampling) for one in ids]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def default_target_layers(draft_layers: int, target_layers: int) -> tuple[int, .
     return tuple(round(1 + i * span / (draft_layers - 1)) for i in range(draft_layers))
 
 
-def rope_theta_of(config: dict[str, Any]) -> float | None:
+def rope_theta_of(config: dict[str, Any]) -> float | Any:
     """Rotary base of a config dict, from ``rope_parameters`` or the attribute; None if absent."""
     parameters = config.get("rope_parameters") or {}
     return parameters.get("rope_theta", config.get("rope_theta"))
@@ -335,6 +336,7 @@ def load_drafter(
 
 def empty_drafter(config: DrafterConfig) -> tuple[DFlashDrafter, Head]:
     """Drafter and head of ``config`` on the meta device: names and shapes, no storage."""
+    heads: dict[str, Callable[[DrafterConfig], Head]]
     heads = {"none": lambda _: NoCorrection(), "domino": DominoHead, "markov": MarkovHead}
     with torch.device("meta"):
         return DFlashDrafter(config), heads[config.head](config)
@@ -345,7 +347,7 @@ def load_target_model(
     dtype: torch.dtype,
     device: torch.device | str,
     device_map: str | dict[str, Any] | None = None,
-):
+) -> Any:
     """Qwen3ForCausalLM of a local folder; CheckpointError where anything does not fit.
 
     ``device_map``, as transformers takes it, spreads the layers in place of ``device``;
@@ -370,7 +372,8 @@ def load_target_model(
             options = tensor_parallel_options(config, str(folder / "config.json"))
         else:
             options = {"device_map": device_map}
-        model, info = Qwen3ForCausalLM.from_pretrained(
+        load: Any = Qwen3ForCausalLM.from_pretrained  # typed as if output_loading_info were False
+        model, info = load(
             folder,
             config=config,
             dtype=dtype,

@@ -166,7 +166,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _prompt(args: argparse.Namespace):
+def _prompt(args: argparse.Namespace) -> str | list[int]:
     if (args.prompt is None) == (args.ids is None):
         raise ValueError("give a prompt: either PROMPT or --ids.")
     if args.ids is not None:
@@ -193,7 +193,7 @@ def _generate(args: argparse.Namespace) -> int:
     check_output("records", args.records)
     stack = load(args)
     decoding = Decoding(
-        stack, prompt, method=args.method, settings=tree_settings(args, stack),
+        stack, prompt, method=args.method, settings=tree_settings(args, stack.settings),
         stop=_stops(args.stop), raw=args.raw, **sampling(args),
     )  # fmt: skip
     result, quiet = decoding.result, args.json or args.no_stream
@@ -277,7 +277,12 @@ def _compare(args: argparse.Namespace) -> int:
     result = _with_progress(
         len(prompts) * repeats * len({"ar", *methods}),
         lambda progress: compare(
-            stack, prompts, methods, tree_settings(args, stack), progress=progress, **options
+            stack,
+            prompts,
+            methods,
+            tree_settings(args, stack.settings),
+            progress=progress,
+            **options,
         ),
     )
     print(format_table(result))
@@ -309,7 +314,8 @@ def _bench(args: argparse.Namespace) -> int:
     if args.memory and args.compile:
         raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
     stack = load(args)
-    settings, options = tree_settings(args, stack), sampling(args)
+    settings: Any = tree_settings(args, stack.settings)
+    options = sampling(args)
     if args.tuned:
         settings = _tuned(args, stack)
     if args.sweep:

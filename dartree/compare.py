@@ -31,7 +31,9 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, A
     path = file_path("path", path)
     limit = None if limit is None else positive_int("limit", limit)
     lines = read_lines(path)
-    rows, seen, places = [], {}, {}
+    rows: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    places: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -87,7 +89,7 @@ def _prompt_field(row: Any, where: str) -> str:
     return given[0]
 
 
-def prompt_of(row: dict[str, Any]):
+def prompt_of(row: dict[str, Any]) -> Any:
     """The prompt of a row, as :func:`dartree.generate` takes it."""
     return next(row[name] for name in PROMPT_FIELDS if row.get(name))
 
@@ -174,7 +176,7 @@ def differences(
     that part alone. In half precision a row's logits depend on how many rows are computed with
     it, and a small gap is a near-tie that may fall either way; in fp32 none is expected.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     if entry["lossless"] is not False:
         return found
     for row, ours, theirs in zip(prompts, entry["token_ids"], plain, strict=True):
@@ -209,8 +211,8 @@ def _entry(method, runs, reference, prompts, temperature) -> dict[str, Any]:
     taus = [g.tau for g in first if g.tau is not None]
     speed = _speed(middle)
     ar_speed = _speed([_median_run(r) for r in reference])
-    spread = [_speed([r[i] for r in runs]) for i in range(len(runs[0]))]
-    spread = [s for s in spread if s]
+    speeds = [_speed([r[i] for r in runs]) for i in range(len(runs[0]))]
+    spread = [s for s in speeds if s]
     lossless = None
     if temperature == 0:
         lossless = all(

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
-from dartree.drafter import Block, DFlashDrafter, DrafterCache
+from dartree.drafter import KV, Block, DFlashDrafter, DrafterCache
 from dartree.heads import Head
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.supertree import grow_levels
 from dartree.target import KVCache, Target, TargetOutput, TreeRows
@@ -38,6 +40,7 @@ def why_not() -> str | None:
 
 def _compile(function: Callable) -> Callable:
     """``function`` as one graph of fixed shapes; on a CPU without Python between its kernels."""
+    options: dict[str, Any] | None
     options = None if torch.cuda.is_available() else {"cpp_wrapper": True}
     return torch.compile(function, dynamic=False, fullgraph=True, options=options)
 
@@ -50,7 +53,9 @@ class StaticKVCache(KVCache):
     copy all of it, once per layer.
     """
 
-    def __init__(self, config, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__(config, 0, dtype, device)
         _, layers, *shape, _, head_dim = self._data.shape
         self._shape, self._like = (*shape, capacity, head_dim), self._data
@@ -67,7 +72,7 @@ class StaticKVCache(KVCache):
         """Rows that fit before the buffers have to grow."""
         return self._layers[0][0].shape[2]
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__):
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__) -> KV:
         """Write rows [1, kv_heads, R, head_dim]; return the rows that attention reads."""
         keys, values = self._layers[layer_idx]
         if self.slots is not None:
@@ -85,8 +90,9 @@ class StaticKVCache(KVCache):
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Committed keys and values, each [layers, kv_heads, length, head_dim]."""
-        keys, values = zip(*self._layers, strict=True)
-        return tuple(torch.cat(t)[:, :, : self.length] for t in (keys, values))
+        both = zip(*self._layers, strict=True)
+        keys, values = (torch.cat(t)[:, :, : self.length] for t in both)
+        return keys, values
 
     def _move(self, rows: torch.Tensor) -> None:
         start, count = self.length, len(rows)
@@ -140,7 +146,7 @@ class CompiledTarget(Target):
         return self._eager.prefill(cache, ids)
 
     @torch.no_grad()
-    def verify(self, cache: StaticKVCache, rows: TreeRows) -> TargetOutput:
+    def verify(self, cache: StaticKVCache, rows: TreeRows) -> TargetOutput:  # type: ignore[override]  # of new_cache
         """As :meth:`Target.verify`; ValueError for more rows than the largest graph has."""
         count, past = len(rows.ids), cache.length
         padded = next((n for n in ROW_COUNTS if n >= count), None)
@@ -196,6 +202,8 @@ class StaticDrafterCache(DrafterCache):
     The buffers are handed over at their full capacity, a multiple of COLUMNS, with a mask.
     """
 
+    drafter: Any  # a CompiledDrafter
+
     def reserve(self, rows: int, device: torch.device) -> None:
         """Make room for ``rows`` rows per layer, in whole steps of COLUMNS."""
         before = self._keys[0].shape[2] if self._keys else 0
@@ -225,14 +233,16 @@ class CompiledDrafter:
         self.compile_seconds: dict[int, float] = {}
         self._graph = _compile(self._static_block)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
 
     def new_cache(self) -> StaticDrafterCache:
         """An empty context cache whose blocks run the compiled graph."""
-        return StaticDrafterCache(self)
+        return StaticDrafterCache(cast(DFlashDrafter, self))
 
-    def static_block(self, x, slots, mask, keys: list, values: list) -> torch.Tensor:
+    def static_block(
+        self, x: torch.Tensor, slots: torch.Tensor, mask: torch.Tensor, keys: list, values: list
+    ) -> torch.Tensor:
         """Hidden states [L, H] of a block [1, L, H] at rows ``slots`` [L] of the buffers."""
         start = time.perf_counter()
         hidden = self._graph(x.to(self._drafter.dtype), slots, mask, keys, values)
@@ -257,7 +267,7 @@ class CompiledDrafter:
 class _TracedBlock(Block):
     """A block whose anchor is an input of the graph: as a number it would be a constant."""
 
-    ids: torch.Tensor | None = None
+    ids: torch.Tensor | Any = None
 
     def anchor_ids(self) -> torch.Tensor:
         return self.ids
@@ -274,10 +284,12 @@ class CompiledHead:
         self.compile_seconds: dict[tuple, float] = {}
         self._graphs: dict[tuple, Callable] = {}
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._head, name)
 
-    def grow(self, block: Block, candidates: torch.Tensor, quotas: list[int], settings) -> tuple:
+    def grow(
+        self, block: Block, candidates: torch.Tensor, quotas: list[int], settings: TreeSettings
+    ) -> tuple:
         """As :func:`dartree.supertree.grow_levels`; ties fall as they may."""
         key = (*quotas, candidates.shape[1], settings.normalise, settings.score_temperature)
         inputs = (block.anchor_ids(), block.hidden, block.base_logits, candidates)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def prompts(name: str, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     """The evaluation's prompts from the rows of a public data set, sampled and in its templates."""
     source = DATASETS[name]
     rows = list(rows)
-    order = range(len(rows))
+    order: Sequence[int] | np.ndarray = range(len(rows))
     if len(rows) > source.samples:
         # What Dataset.shuffle(seed) of the package datasets does, on any list of rows.
         order = np.random.default_rng(SHUFFLE_SEED).permutation(len(rows))[: source.samples]

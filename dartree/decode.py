@@ -284,7 +284,7 @@ class Decoding:
 
 
 @torch.no_grad()
-def draft_block(pairing, context: DrafterCache, anchor: int) -> Block:
+def draft_block(pairing: Pairing, context: DrafterCache, anchor: int) -> Block:
     """One drafter forward for ``anchor`` at the position after the absorbed context."""
     drafter, target = pairing.drafter, pairing.target
     ids = drafter.block_ids(anchor, target.device)
@@ -293,7 +293,7 @@ def draft_block(pairing, context: DrafterCache, anchor: int) -> Block:
     return Block(anchor, context.length, hidden, target.lm_head(hidden))
 
 
-def generate(stack: Stack, prompt, **options: Any):
+def generate(stack: Stack, prompt: Any, **options: Any) -> Any:
     """Generate text with one of the methods; see :class:`Decoding` for the options.
 
     Options: method, settings, max_new_tokens, temperature, top_p, top_k, min_p, seed, stop, raw.
@@ -310,7 +310,7 @@ def generate(stack: Stack, prompt, **options: Any):
     return decoding.result
 
 
-def is_batch(prompt) -> bool:
+def is_batch(prompt: Any) -> bool:
     """Whether ``prompt`` is a list of prompts: of texts, of id lists or of conversations."""
     if not isinstance(prompt, (list, tuple)) or not prompt:
         return False

@@ -7,6 +7,7 @@ features enter as keys and values of every layer, through the same projections a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from dartree.settings import TreeSettings
+
+KV = tuple[torch.Tensor, torch.Tensor]  # keys and values
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,14 @@ class DrafterAttention(nn.Module):
         """[A, heads, L, head_dim] for block hiddens [A, L, H]."""
         return rotate(self.q_norm(self._split(self.q_proj(x))).transpose(-2, -3), *rope)
 
-    def keys_values(self, x: torch.Tensor, rope: tuple[torch.Tensor, ...]) -> tuple:
+    def keys_values(self, x: torch.Tensor, rope: tuple[torch.Tensor, ...]) -> KV:
         """Keys and values, each [A, kv_heads, T, head_dim], of block or context [A, T, H]."""
         keys = rotate(self.k_norm(self._split(self.k_proj(x))).transpose(-2, -3), *rope)
         return keys, self._split(self.v_proj(x)).transpose(-2, -3)
 
-    def attend(self, q, k, v, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """[A, L, H]; bidirectional unless ``mask`` says otherwise."""
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.grouped)
         return self.o_proj(out.transpose(-2, -3).flatten(-2))
@@ -191,7 +196,9 @@ class DFlashDrafter(nn.Module):
         width = len(config.target_layer_ids) * config.hidden_size
         self.fc = nn.Linear(width, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.layers = nn.ModuleList(DrafterLayer(config) for _ in range(config.num_hidden_layers))
+        layers = (DrafterLayer(config) for _ in range(config.num_hidden_layers))
+        # A ModuleList does not know the type of its items.
+        self.layers: Sequence[DrafterLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary = Rotary(config.head_dim, config.rope_theta)
 

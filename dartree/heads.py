@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -42,10 +42,11 @@ class HeadState:
 
     base: Sequence[torch.Tensor]
     rows: int
-    plan: tuple[Sequence[torch.Tensor], ...] | None = None
-    hidden: torch.Tensor | None = None
-    products: tuple[torch.Tensor, ...] | None = None
-    last: torch.Tensor | None = None
+    # `| Any`: a head reads only what it has set itself, and that is never None.
+    plan: tuple[Sequence[torch.Tensor], ...] | Any = None
+    hidden: torch.Tensor | Any = None
+    products: tuple[torch.Tensor, ...] | Any = None
+    last: torch.Tensor | Any = None
 
 
 class Head(Protocol):
@@ -91,7 +92,7 @@ class NoCorrection:
     def score(self, state: HeadState, depth: int) -> tuple[torch.Tensor, HeadState]:
         return state.base[depth - 1].expand(state.rows, -1), state
 
-    def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
+    def advance(self, state: HeadState, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
         return HeadState(state.base, len(parents))
 
 
@@ -111,14 +112,15 @@ class DominoHead(nn.Module):
         self.prefix = config.pure_draft_prefix_len
         self.hidden_size = h
         self._sizes = (m, 2 * g, g)  # W1, reset and update, new
-        self.prefix_gru = nn.GRU(h, g, bias=False, batch_first=True)
-        self.embed_proj = nn.Sequential(
+        # Any: torch does not say of which type these modules' weights and items are.
+        self.prefix_gru: Any = nn.GRU(h, g, bias=False, batch_first=True)
+        self.embed_proj: Any = nn.Sequential(
             nn.Linear(h + g, m, bias=False), nn.SiLU(), nn.Linear(m, config.vocab_size, bias=False)
         )
         self._embedding: torch.Tensor | None = None
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._joint: torch.Tensor | None = None
-        self._input: torch.Tensor | None = None
+        self._joint: torch.Tensor | Any = None
+        self._input: torch.Tensor | Any = None
 
     def attach(self, embedding: torch.Tensor) -> None:
         """Use the target's embedding table [V, H] for the GRU's inputs.
@@ -163,7 +165,7 @@ class DominoHead(nn.Module):
             return torch.addmm(base, middle, columns[depth - 1]), state  # [R, K]
         return base + (middle @ columns[depth - 1]).float(), state
 
-    def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
+    def advance(self, state: HeadState, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
         _, gates, new = state.products
         token_gates, token_new = self._from_tokens(tokens)
         gates = gates.index_select(0, parents).add_(token_gates).sigmoid_()  # [R', 2G]
@@ -203,7 +205,7 @@ class MarkovHead(nn.Module):
         super().__init__()
         h, r = config.hidden_size, config.markov_rank
         self.kind, self.rank = config.markov_head_type, r
-        self.markov_head = nn.Module()
+        self.markov_head: Any = nn.Module()  # a name in front of the weights, as published
         self.markov_head.markov_w1 = nn.Embedding(config.vocab_size, r)
         self.markov_head.markov_w2 = nn.Linear(r, config.vocab_size, bias=False)
         if self.kind == "gated":
@@ -212,7 +214,7 @@ class MarkovHead(nn.Module):
             self.markov_head.joint_proj = nn.Linear(2 * r + h, 3 * r)
         if config.enable_confidence_head:
             width = h + r if config.confidence_head_with_markov else h
-            self.confidence_head = nn.Module()
+            self.confidence_head: Any = nn.Module()
             self.confidence_head.proj = nn.Linear(width, 1)
 
     def start(self, block: Block, candidates: torch.Tensor | None) -> HeadState:
@@ -247,7 +249,7 @@ class MarkovHead(nn.Module):
         bias = (feature @ columns[depth - 1]).float()  # [R, K]
         return state.base[depth - 1] + bias, state
 
-    def advance(self, state, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
+    def advance(self, state: HeadState, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
         hidden = None if state.hidden is None else state.hidden[parents]
         last = self.markov_head.markov_w1(tokens)  # [R', r]
         return HeadState(state.base, len(parents), state.plan, hidden, last=last)

@@ -96,7 +96,7 @@ def estimate(
     )
 
 
-def _target_model(target: dict[str, Any]):
+def _target_model(target: dict[str, Any]) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     try:
@@ -127,7 +127,7 @@ def _expand(drafter: DrafterConfig, used: TreeSettings, value_bytes: int) -> int
     return base + rows + states + 3 * 4 * used.width * seen
 
 
-def _forward(c, rows: int, logit_rows: int, past: int, taps: int, value_bytes: int) -> int:
+def _forward(c: Any, rows: int, logit_rows: int, past: int, taps: int, value_bytes: int) -> int:
     """One target forward (sdpa): taps, activations of one layer, logits, the mask of a tree."""
     attention = c.num_attention_heads * c.head_dim
     layer = 3 * c.hidden_size + 2 * attention + 3 * c.intermediate_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ import torch
 from dartree.clock import Clock
 from dartree.drafter import Block
 from dartree.heads import Head
-from dartree.pruning import grow_best_first, subtree, top_b_nodes
+from dartree.pruning import Children, grow_best_first, subtree, top_b_nodes
 from dartree.settings import METHODS, TreeSettings, added_methods
 from dartree.supertree import (
     candidates_for_block,
@@ -90,7 +91,7 @@ def best_first_on_rows(
     logps = conditional_log_probs(logits, settings).gather(1, candidates)
     ids, values = candidates.tolist(), logps.tolist()
 
-    def children(depth: int, token: int, parent_state: None):
+    def children(depth: int, token: int, parent_state: None) -> tuple[Children | None, None]:
         return ((ids[depth], values[depth]) if depth < len(ids) else None), None
 
     return grow_best_first(children, budget, 0.0), candidates.cpu().numpy()
@@ -126,7 +127,7 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
         root = head.start(block, None if full else candidates_for_block(candidates, block))
         zero = candidates.new_zeros(1)
 
-        def children(depth: int, token: int, parent_state):
+        def children(depth: int, token: int, parent_state: Any) -> tuple[Children | None, Any]:
             nonlocal calls
             if depth == limits.depth:
                 return None, None
@@ -170,8 +171,7 @@ def propose_dartree(block: Block, head: Head, settings: TreeSettings, clock: Clo
 Proposer = Callable[[Block, Head, TreeSettings, Clock], Proposal]
 
 # `ar` proposes nothing: its tree is the root alone and no block is drafted.
-PROPOSERS: dict[str, Proposer | None] = {
-    "ar": None,
+PROPOSERS: dict[str, Proposer] = {
     "dflash": propose_dflash,
     "domino": propose_domino,
     "ddtree": propose_ddtree,

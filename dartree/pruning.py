@@ -96,7 +96,8 @@ def grow_best_first(
     the heap only when the node itself is popped, so the heap holds at most two new entries per
     pop instead of K. Nodes are numbered in pop order; ties go to the entry proposed first.
     """
-    tokens, parents, depths, scores = [], [], [], []
+    tokens: list[int] = []
+    parents, depths, scores = [], [], []
     heap: list[tuple[float, int, int, int, float, int]] = []  # (-f, order, parent, rank, base, d)
     below: list[tuple[Children, Any]] = []  # children and state by node number
     proposed = 0
@@ -125,4 +126,4 @@ def grow_best_first(
             children, state = expand_node(depth, ids[rank], parent_state)
             below.append((children or ((), ()), state))
             propose(len(tokens), 0, score, depth + 1)
-    return DraftTree(tokens, parents, depths, scores)
+    return DraftTree(*map(np.asarray, (tokens, parents, depths, scores)))

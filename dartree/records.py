@@ -42,7 +42,7 @@ def missing_reason(
         return NOT_PROPOSED if proposal.candidates is None else CUT_BY_BUDGET
     if token not in proposal.candidates[depth]:
         return NOT_PROPOSED
-    if proposal.supertree is not None:
+    if proposal.supertree is not None and proposal.kept is not None:
         parent = int(proposal.kept[node - 1]) if node else 0
         found = proposal.supertree.child(parent, token)
         return CUT_BY_BUDGET if found else CUT_AT_DEPTH

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,9 @@ PROJECT = Path(__file__).resolve().parent.parent
 FULL, QUICK = PROJECT / "figures", PROJECT / "build" / "quick"
 EXECUTED = "notebooks"  # folder of the executed copies, inside the output folder
 # What the parameters that notebooks share may be; checked before a kernel is started.
-_RULES = dict.fromkeys(("width", "candidates", "budget", "max_new_tokens", "limit"), positive_int)
+_RULES: dict[str, Callable[[str, Any], Any]] = dict.fromkeys(
+    ("width", "candidates", "budget", "max_new_tokens", "limit"), positive_int
+)
 _RULES |= {"temperature": non_negative, "seed": integer, "depth_penalty": lambda _, p: penalty(p)}
 _SET_BY_OPTIONS = {"out_dir": "--out", "quick": "--quick"}
 
@@ -171,7 +173,7 @@ def _convert(name: str, text: str, kind: str) -> Any:
             raise ValueError(f"stack must be one of {', '.join(bundled_stacks())}, got {text!r}.")
         return text
     if kind == "bool":
-        value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+        value: Any = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
     else:
         try:
             value = ast.literal_eval(text)

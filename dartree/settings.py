@@ -160,7 +160,7 @@ class TreeSettings:
     candidates: int = 64
     budget: int = 64
     depth_penalty: float = 0.2
-    depth: int | None = None
+    depth: int | Any = None  # clamped settings have an int
     normalise: str = "candidates"
     score_temperature: float = 1.0
 

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import distributed
 
+from dartree.drafter import KV
 from dartree.settings import CheckpointError
 from dartree.target import KVCache, Target
 
 TENSOR_PARALLEL = "tensor-parallel"  # a value of device_map
 
 
-def layer_devices(model) -> list[torch.device]:
+def layer_devices(model: Any) -> list[torch.device]:
     """Where each decoder layer computes; offloaded weights are elsewhere in between."""
     devices = []
     for layer in model.model.layers:
@@ -36,7 +37,7 @@ def layer_devices(model) -> list[torch.device]:
     return devices
 
 
-def target_of(model, tap_ids: tuple[int, ...]) -> Target:
+def target_of(model: Any, tap_ids: tuple[int, ...]) -> Target:
     """The Target that fits a model: spread where its layers or its tables are apart."""
     if _is_split(model):
         return SplitTarget(model, tap_ids)
@@ -57,7 +58,9 @@ class SpreadKVCache:
 
     is_compileable = False
 
-    def __init__(self, config, capacity: int, dtype, devices: Sequence[torch.device]) -> None:
+    def __init__(
+        self, config: Any, capacity: int, dtype: torch.dtype, devices: Sequence[torch.device]
+    ) -> None:
         self._parts: dict[torch.device, KVCache] = {}
         self._layers = [(device, devices[:i].count(device)) for i, device in enumerate(devices)]
         for device in dict.fromkeys(devices):
@@ -69,7 +72,7 @@ class SpreadKVCache:
         """Committed rows, the same on every device."""
         return next(iter(self._parts.values())).length
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__):
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__) -> KV:
         """As :meth:`KVCache.update`, on the layer's own device."""
         device, index = self._layers[layer_idx]
         return self._parts[device].update(key, value, index)
@@ -92,7 +95,12 @@ class SpreadKVCache:
 class SpreadTarget(Target):
     """A Target for a model that accelerate has spread over devices."""
 
-    def __init__(self, model, tap_ids: tuple[int, ...] = (), devices=None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tap_ids: tuple[int, ...] = (),
+        devices: Sequence[torch.device] | None = None,
+    ) -> None:
         super().__init__(model, tap_ids)
         self._devices = list(devices or layer_devices(model))
         # Drafts embed their tokens where lm_head is; a copy once, in place of one every round.
@@ -101,10 +109,10 @@ class SpreadTarget(Target):
     def without_taps(self) -> SpreadTarget:
         return SpreadTarget(self.model, devices=self._devices)
 
-    def _hook(self, tap: int):
+    def _hook(self, tap: int) -> Callable[[Any, Any, Any], None]:
         keep = super()._hook(tap)
 
-        def keep_here(module, args, output) -> None:
+        def keep_here(module: Any, args: Any, output: Any) -> None:
             value = output[0] if isinstance(output, tuple) else output
             keep(module, args, value.to(self.device))
 
@@ -115,12 +123,12 @@ class SpreadTarget(Target):
         """Input embedding table [V, H] on the device of lm_head."""
         return self._embedding
 
-    def new_cache(self, capacity: int) -> SpreadKVCache:
+    def new_cache(self, capacity: int) -> SpreadKVCache:  # type: ignore[override]  # used alike
         """An empty cache with room for ``capacity`` rows on every device."""
         return SpreadKVCache(self.config, capacity, self.dtype, self._devices)
 
 
-def tensor_parallel_options(config, source: str) -> dict[str, Any]:
+def tensor_parallel_options(config: Any, source: str) -> dict[str, Any]:
     """Arguments of ``from_pretrained`` that split a Qwen3 model over the processes of torchrun.
 
     Raises CheckpointError where there is one process only, where heads cannot be shared out
@@ -150,7 +158,7 @@ def tensor_parallel_options(config, source: str) -> dict[str, Any]:
     return {"distributed_config": DistributedConfig(tp_size=size, tp_plan=whole)}
 
 
-def _is_split(model) -> bool:
+def _is_split(model: Any) -> bool:
     return hasattr(model.model.layers[0].self_attn.k_proj.weight, "to_local")  # a DTensor
 
 

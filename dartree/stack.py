@@ -57,7 +57,7 @@ class Pairing:
     """What one method runs on: a target tapped for one drafter, the drafter and its head."""
 
     target: Target
-    drafter: DFlashDrafter | None
+    drafter: DFlashDrafter | Any  # None for `ar`
     head: Head
     label: str
 
@@ -120,7 +120,7 @@ class Stack:
         try:
             if isinstance(prompt, bytes):
                 raise TypeError
-            parts = prompt if isinstance(prompt, str) else list(prompt)
+            parts: Any = prompt if isinstance(prompt, str) else list(prompt)
             if isinstance(prompt, str) or (parts and isinstance(parts[0], dict)):
                 ids = None
             else:
@@ -286,7 +286,7 @@ def find_part(part: str, place: Any) -> Source:
         ) from None
 
 
-def pair_with_model(model, source: Source) -> Pairing:
+def pair_with_model(model: Any, source: Source) -> Pairing:
     """A loaded Qwen3ForCausalLM with a drafter, in the model's dtype."""
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if kind != "qwen3":
@@ -321,7 +321,7 @@ def _pair(model, target: Source | None, source: Source, dtype, device, label) ->
     return Pairing(tapped, drafter, head, label)
 
 
-def _tokenizer(folder: Path):
+def _tokenizer(folder: Path) -> Any:
     if not any((Path(folder) / f).exists() for f in ("tokenizer.json", "tokenizer_config.json")):
         return None
     from transformers import AutoTokenizer

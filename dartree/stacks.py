@@ -56,13 +56,16 @@ def estimates(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     Each a dict: name, context, dtype, the parts of `memory.Estimate` in bytes, total and a line.
     """
+    import torch
+
     from dartree.memory import estimate, table
     from dartree.settings import TreeSettings
     from dartree.stack import torch_dtype
 
     names = [n for n in ("width", "candidates", "budget") if getattr(args, n) is not None]
-    settings = TreeSettings(**{n: integer(n, getattr(args, n)) for n in names})
-    dtype, rows = torch_dtype(args.dtype), []
+    given: dict[str, Any] = {n: integer(n, getattr(args, n)) for n in names}
+    settings = TreeSettings(**given)
+    dtype, rows = torch_dtype(args.dtype) or torch.bfloat16, []
     for name, target, drafter in _pairs(args):
         limit = target.get("max_position_embeddings", 4096)
         context = min(4096, limit) if args.context is None else integer("context", args.context)
@@ -94,5 +97,5 @@ def _pairs(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any], Any]
         config = parse_drafter_config(read_json(path), str(path))
         yield name, read_json(target / "config.json"), config
     if args.target is None:
-        for name, (target, raw) in public.DRAFTERS.items():
-            yield f"{target} + {name}", public.target_config(target), parse_drafter_config(raw)
+        for name, (model, raw) in public.DRAFTERS.items():
+            yield f"{model} + {name}", public.target_config(model), parse_drafter_config(raw)

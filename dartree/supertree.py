@@ -92,7 +92,7 @@ def grow_levels(
     quotas: Sequence[int],
     settings: TreeSettings,
     ordered: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """Token ids, rows in the level above, and path scores of all levels, each [nodes], and the
     sorted scores in which ties can be seen: those of a level and the first that was left out.
 

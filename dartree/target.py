@@ -8,11 +8,14 @@ releases, and here rows must be compacted in place after every round.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from dartree.drafter import KV
 from dartree.settings import CheckpointError
 from dartree.tree import DraftTree
 
@@ -24,7 +27,9 @@ class KVCache:
     keeps some of these and forgets the rest.
     """
 
-    def __init__(self, config, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         head_dim = getattr(config, "head_dim", None)
         head_dim = head_dim or config.hidden_size // config.num_attention_heads
         shape = (2, config.num_hidden_layers, 1, config.num_key_value_heads, capacity, head_dim)
@@ -38,7 +43,7 @@ class KVCache:
         return self._data.shape[4]
 
     # The three methods that transformers calls during a forward.
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__):
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__) -> KV:
         """Write pending rows [1, kv_heads, T, head_dim]; return committed plus pending rows."""
         self.pending = key.shape[2]
         end = self.length + self.pending
@@ -97,7 +102,7 @@ class KVCache:
         self._data = fresh
 
 
-def cached_rows(arguments: dict) -> int:
+def cached_rows(arguments: dict[str, Any]) -> int:
     """Rows in the library cache among a model's keyword arguments; 0 without one."""
     cache = arguments.get("cache", arguments.get("past_key_values"))
     return 0 if cache is None else cache.get_seq_length()
@@ -119,7 +124,7 @@ class Target:
     the final norm (that is what transformers stores there).
     """
 
-    def __init__(self, model, tap_ids: tuple[int, ...] = ()) -> None:
+    def __init__(self, model: Any, tap_ids: tuple[int, ...] = ()) -> None:
         config = model.config
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
@@ -161,8 +166,8 @@ class Target:
             return body.embed_tokens
         return body.norm if tap == count - 1 else body.layers[tap]
 
-    def _hook(self, tap: int):
-        def keep(module, args, output) -> None:
+    def _hook(self, tap: int) -> Callable[[Any, Any, Any], None]:
+        def keep(module: Any, args: Any, output: Any) -> None:
             if self._recording:  # other users of the same model leave nothing here
                 self._taps[tap] = output[0] if isinstance(output, tuple) else output
 

@@ -82,7 +82,8 @@ def missed(
     rounds = [(number, index) for number in range(len(replay.texts))
               for index, _ in replay.rounds(number, "dartree", settings)]  # fmt: skip
     rounds = rounds[:: max(1, len(rounds) // most)]
-    stack, found = replay.stack, {width: [] for width in widths}
+    stack = replay.stack
+    found: dict[int, list[tuple[int, float]]] = {width: [] for width in widths}
     for number, index in rounds:
         block = replay.block(stack.main, number, index)
         tree = propose_heap(block, stack.head, settings, Clock()).tree

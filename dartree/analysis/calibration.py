@@ -286,9 +286,11 @@ def intervals(
     rows = []
     for name, mask in groups(nodes).items():
         some = nodes[mask]
-        low, high = metrics.bootstrap(
-            some.prompt, lambda index, some=some: statistic(some[index]), draws, seed
-        )
+
+        def redrawn(index: np.ndarray, some: Nodes = some) -> float:
+            return statistic(some[index])
+
+        low, high = metrics.bootstrap(some.prompt, redrawn, draws, seed)
         rows.append((name, statistic(some), low, high))
     return rows
 

@@ -89,14 +89,14 @@ def _row(
     count = min(len(rest), block.drafts)
     logits = block.base_logits.float()
     if corrected:
-        path = torch.tensor([*rest, *[0] * block.drafts][: block.drafts])
+        path = [*rest, *[0] * block.drafts][: block.drafts]
         logits = corrected_logits(stack, block, path)
     guess = logits.float().softmax(-1)
     tv, agrees = np.full(block.drafts, np.nan), np.full(block.drafts, np.nan)
     tv[:count] = (0.5 * (guess[:count] - target[:count]).abs().sum(-1)).numpy()
     agrees[:count] = (guess[:count].argmax(-1) == target[:count].argmax(-1)).numpy()
-    own = greedy_chain(block, stack.head, block.drafts)[0] if corrected else logits.argmax(-1)
-    own = own.tolist()
+    chain = greedy_chain(block, stack.head, block.drafts)[0] if corrected else logits.argmax(-1)
+    own = chain.tolist()
     after = _conditionals(stack, ids, own)[: len(own)]
     picked = after.gather(1, torch.tensor(own)[:, None]).clamp_min(1e-30)
     return tv, agrees, float(picked.log().sum())

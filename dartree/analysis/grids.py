@@ -24,8 +24,8 @@ class Point:
     ms_per_round: float | None = None
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """1000 tau / milliseconds of a round."""
+    def tokens_per_second(self) -> float | Any:
+        """1000 tau / milliseconds of a round; None without them."""
         return None if self.ms_per_round is None else 1000 * self.tau / self.ms_per_round
 
 
@@ -39,13 +39,15 @@ def grid(
     """All combinations of ``values`` (setting -> values), the last one changing fastest.
 
     ``cost``: an object with ``ms(settings)`` (``cost.RoundCost``). ``only``: numbers of the texts.
-    ValueError for a name that is no setting of the tree.
+    ValueError for a name that is no setting of the tree, and for texts without rounds.
     """
     _check_fields(values)
     points = []
     for chosen in itertools.product(*values.values()):
         used = replace(settings, **dict(zip(values, chosen, strict=True)))
         tau = replay.tau("dartree", used, only)
+        if tau is None:
+            raise ValueError("the texts have no rounds; take longer answers or other prompts.")
         points.append(Point(used, tau, None if cost is None else cost.ms(used)))
     return points
 

@@ -107,7 +107,7 @@ def _digest(tensors: Tensors) -> str:
     found = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

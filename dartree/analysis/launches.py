@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dartree.analysis.roofline import DOMINO, DrafterShape, Engine, ModelShape
-from dartree.drafter import DFlashDrafter, DrafterCache
+from dartree.drafter import KV, DFlashDrafter, DrafterCache
 from dartree.target import KVCache, Target, TreeRows
 
 # Another name for memory that is there: no kernel.
@@ -94,18 +94,19 @@ def on_meta() -> Iterator[None]:
     transformers 4 turns autocast off around its rotary embedding, which PyTorch refuses to do for
     such tensors: there is none to turn off.
     """
-    real, torch.autocast = torch.autocast, lambda *_, **__: nullcontext()
+    library: Any = torch  # whose types say that a class is not to be replaced
+    real, library.autocast = torch.autocast, lambda *_, **__: nullcontext()
     try:
         with torch.device("meta"):
             yield
     finally:
-        torch.autocast = real
+        library.autocast = real
 
 
 class _Growing(KVCache):
     """Makes a longer copy for every forward, as the cache of transformers does."""
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__):
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__) -> KV:
         self.pending = key.shape[2]
         old = self._data[:, layer_idx, :, :, : self.length]
         return torch.cat([old[0], key], dim=-2), torch.cat([old[1], value], dim=-2)
@@ -115,10 +116,10 @@ class _Growing(KVCache):
 def _target(shape: ModelShape, layers: int) -> Target:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    sizes = shape.config() | {"num_hidden_layers": layers}
-    config = Qwen3Config(**sizes, attn_implementation="sdpa")
+    sizes = shape.config() | {"num_hidden_layers": layers, "attn_implementation": "sdpa"}
+    config = Qwen3Config(**sizes)
     with torch.device("meta"):
-        return Target(Qwen3ForCausalLM(config).to(torch.bfloat16))
+        return Target(Qwen3ForCausalLM(config).bfloat16())
 
 
 def target_count(shape: ModelShape, rows: int, prefix: int, layers: int = 1) -> Count:

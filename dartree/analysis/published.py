@@ -166,9 +166,9 @@ def _ada_checks(engine: Engine) -> list[Check]:
         tau, speedup = (
             number(id="fig4_budget", quantity=q, budget=budget) for q in ("tau", "speedup")
         )
-        made = roofline.whole_round_ms(QWEN3_4B, device, engine, budget, load)
+        ms = roofline.whole_round_ms(QWEN3_4B, device, engine, budget, load)
         given = number(id="implied_ar") * tau / speedup
-        found.append(Check(ADA, f"dartree: round, B {budget} (Figure 4)", given, made, "ms"))
+        found.append(Check(ADA, f"dartree: round, B {budget} (Figure 4)", given, ms, "ms"))
     return found
 
 
@@ -202,10 +202,11 @@ def _a100_checks(engine: Engine) -> list[Check]:
         found.append(Check(A100, f"forward, {1 + budget} queries", given, model, "ms", fitted))
     for row in rows(id="plateau"):
         load = Load(int(row["prefix"]), int(row["batch"]))
-        flat = roofline.flat_until(
-            lambda b, load=load: roofline.forward_ms(QWEN3_4B, device, engine, 1 + b, load),
-            BUDGETS,
-        )
+
+        def forward(budget: int, load: Load = load) -> float:
+            return roofline.forward_ms(QWEN3_4B, device, engine, 1 + budget, load)
+
+        flat = roofline.flat_until(forward, BUDGETS)
         what = f"flat up to B: prefix {load.prefix}, batch {load.batch}"
         found.append(Check(A100, what, float(row["value"]), flat, "nodes"))
     return found
@@ -232,8 +233,8 @@ def budget_checks(engines: dict[str, Engine]) -> list[Check]:
     for budget, base in ((256, 64), (384, 256)):
         given = rows(id=f"budget_{budget}", quantity=f"ms per token against B {base}")
         mean = 1 + sum(float(row["value"]) for row in given) / len(given) / 100
-        model = cost(budget) / cost(base) * tau(base) / tau(budget)
-        found.append(Check(A100, f"time per token, B {budget} against {base}", mean, model, "x"))
+        ours = cost(budget) / cost(base) * tau(base) / tau(budget)
+        found.append(Check(A100, f"time per token, B {budget} against {base}", mean, ours, "x"))
     return found
 
 
@@ -271,7 +272,8 @@ def serving_engine() -> Engine:
 
     def engine_of(p: np.ndarray) -> Engine:
         names = ("flops_share", "step_ms", "token_ms", "round_ms")
-        return replace(plain, **dict(zip(names, map(float, p), strict=True)))
+        fitted: dict[str, Any] = dict(zip(names, map(float, p), strict=True))
+        return replace(plain, **fitted)
 
     def residuals(p: np.ndarray) -> np.ndarray:
         checks = serving_checks(engine_of(p))

@@ -123,8 +123,8 @@ class Replay:
         if key not in self._lengths:
             rest = self.texts[number].answer[index + 1 :]
             if method == "dartree":
-                tree = self.supertree(number, index, settings)
-                length = _surviving(tree, _matching(tree, rest), settings)
+                grown = self.supertree(number, index, settings)
+                length = _surviving(grown, _matching(grown, rest), settings)
             else:
                 pairing = self.stack.pairing(method)
                 block = self.block(pairing, number, index)

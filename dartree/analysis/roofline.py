@@ -260,7 +260,7 @@ def round_ms(
     }
 
 
-def whole_round_ms(*args, **options) -> float:
+def whole_round_ms(*args: Any, **options: Any) -> float:
     """The sum of :func:`round_ms`."""
     return sum(round_ms(*args, **options).values())
 

@@ -14,7 +14,7 @@ from dartree.analysis.published import (
     rows,
     serving_speedup,
 )
-from dartree.analysis.roofline import Engine, Load, ModelShape
+from dartree.analysis.roofline import Device, Engine, Load, ModelShape
 
 SWEEP = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 OPEN = (16, 32, 64, 128, 256)  # budgets to choose from; below 16 no tau was published
@@ -46,7 +46,7 @@ def round_curves(
     known, found = devices(), []
     for name, engine in engines.items():
 
-        def cost(budget: int, device=known[name], engine=engine) -> float:
+        def cost(budget: int, device: Device = known[name], engine: Engine = engine) -> float:
             return roofline.whole_round_ms(model, device, engine, budget, load)
 
         times = tuple(cost(b) for b in budgets)
@@ -98,7 +98,7 @@ def adaptive_budgets(
         speeds = {
             b: serving_speedup(engine, "dartree", benchmark, c, b, where, model) for b in budgets
         }
-        best = max(speeds, key=lambda b, speeds=speeds: (speeds[b], -b))
+        best = -max((speed, -b) for b, speed in speeds.items())[1]
         choice = (best, speeds[best]) if speeds[best] > 1 else (0, 1.0)
         found.append(Choice(c, *choice, fixed=speeds[64]))
     return found

@@ -13,6 +13,7 @@ from dartree.arguments import integer, tree_arguments, tree_settings
 if TYPE_CHECKING:  # the parser is built for every command and must not load torch
     from dartree.paper.grid import Grid, Model
     from dartree.settings import TreeSettings
+    from dartree.stack import Stack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +99,6 @@ def make_grid(args: argparse.Namespace) -> Grid:
     """The grid that the options ask for, its prompts left out."""
     from dartree.paper.grid import METHODS, Grid
     from dartree.settings import TreeSettings, check_method, non_negative, positive_int
-    from dartree.stack import Stack
 
     _refuse_contradictions(args)
     methods = [m.strip() for m in _given(args.methods, ",".join(METHODS)).split(",")]
@@ -111,7 +111,7 @@ def make_grid(args: argparse.Namespace) -> Grid:
         rows={},
         temperatures=tuple(dict.fromkeys(temperatures)),
         methods=tuple(dict.fromkeys(["ar", *map(check_method, methods)])),
-        settings=tree_settings(args, Stack("", main=None, settings=TreeSettings())),
+        settings=tree_settings(args, TreeSettings()),
         max_new_tokens=positive_int("max_new_tokens", integer("max_new_tokens", length)),
         seed=integer("seed", args.seed),
     )
@@ -222,7 +222,7 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     return {"device": device, "dtype": torch_dtype(args.dtype), "device_map": args.device_map}
 
 
-def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]):
+def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]) -> Stack:
     from dartree import memory, public
     from dartree.checkpoints import parse_drafter_config
     from dartree.paper.run import load_model

@@ -64,7 +64,7 @@ def run_grid(
         for model in grid.models:
             runs = list(_runs(grid, model, rank, world))
             complete = all(name in done for name, *_ in runs)
-            runner = None if complete else _Runner(grid, model, load(model))
+            runner: Any = None if complete else _Runner(grid, model, load(model))
             for name, temperature, row, turn, method in runs:
                 if name in done:
                     _check(done[name], _asked(grid, row) | (runner.facts if runner else {}))

@@ -14,7 +14,7 @@ from typing import Any
 try:
     import fcntl
 except ImportError:  # no such locks on this system: two runs in one folder are not noticed
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 
 class RecordFile:
@@ -51,7 +51,7 @@ class RecordFile:
     def __enter__(self) -> RecordFile:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: Any) -> None:
         self._file.close()
 
 

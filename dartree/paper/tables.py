@@ -64,7 +64,9 @@ def _quantile(replicates: np.ndarray, q: float) -> np.ndarray:
     ])  # fmt: skip
 
 
-def cells(records: Iterable[dict[str, Any]], resamples: int = RESAMPLES, seed: int = 0):
+def cells(
+    records: Iterable[dict[str, Any]], resamples: int = RESAMPLES, seed: int = 0
+) -> list[Cell]:
     """Cells of all models, temperatures, data sets and methods, and the means of the sets.
 
     Only prompts count whose answers are there for every method of the data set. A resample draws
@@ -256,7 +258,7 @@ def _differences(found: Sequence[Cell], temperature: float) -> str:
     mean = {c.method: c for c in found if c.dataset == AVERAGE and c.temperature == temperature}
     if "dartree" not in mean:
         return ""
-    lines = [("dartree less", "tau per sample", "speedup")]
+    lines: list[tuple[str, ...]] = [("dartree less", "tau per sample", "speedup")]
     for method, other in mean.items():
         if method != "dartree":
             values = mean["dartree"].values - other.values

@@ -43,8 +43,8 @@ def token_label(text: str | bytes) -> str:
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8")
-        except UnicodeDecodeError:
-            return f"‹{text.hex(' ')}›"
+        except UnicodeDecodeError as error:
+            return f"‹{error.object.hex(' ')}›"
     if text == "":
         return VISIBLE[""]
     alone = "◌" if unicodedata.category(text[0]).startswith("M") else ""

@@ -17,7 +17,7 @@ def child_lists(parents: Sequence[int], order: np.ndarray) -> list[list[int]]:
     return children
 
 
-def pack_rows(children: list[list[int]], depths: Sequence[int]) -> np.ndarray:
+def pack_rows(children: list[list[int]], depths: Sequence[int] | np.ndarray) -> np.ndarray:
     """Row of every node, [1 + N]; the root and all first children below it are on row 0.
 
     A node sits on the row of its first child, so the most important path is a straight line on

@@ -108,8 +108,10 @@ def draw_compaction(
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    looks = {f"past (the last {shown} of {past} rows)": _PAST_CELL,
-             "kept: anchor and accepted drafts": _KEPT, "dropped": _DROPPED}  # fmt: skip
+    looks: dict[str, dict[str, Any]] = {
+        f"past (the last {shown} of {past} rows)": _PAST_CELL,
+        "kept: anchor and accepted drafts": _KEPT, "dropped": _DROPPED,
+    }  # fmt: skip
     ax.legend([Patch(**look) for look in looks.values()], looks, ncols=3, fontsize=8, **ABOVE_LEFT)
     return ax
 

@@ -42,15 +42,15 @@ def draw_reliability(ax: Axes, curves: Mapping[str, Reliability], *, log: bool =
     if log:
         ax.set_xscale("log")
         ax.set_yscale("log")
-    ends = (floor, 1.3) if log else (-0.02, 1.02)
-    ax.set_xlim(ends)
-    ax.set_ylim(ends)
+    limits = (floor, 1.3) if log else (-0.02, 1.02)
+    ax.set_xlim(limits)
+    ax.set_ylim(limits)
     ax.text(0.97, 0.04, "promises too much", transform=ax.transAxes, ha="right", size=8, color=SOFT)
     ax.set_xlabel("predicted probability")
     ax.set_ylabel("what came of it")
     legend = ax.legend(loc="upper left", fontsize=8)
     for handle in legend.legend_handles:
-        handle.set_sizes([28])
+        handle.set_sizes([28])  # type: ignore[union-attr]  # all come from scatter
     return ax
 
 

@@ -63,7 +63,7 @@ OUTCOME_LOOKS: dict[str, Look] = {
 
 INK, SOFT, PAPER = "#222222", "#6b6b6b", "#ffffff"
 
-RC = {
+RC: dict[Any, Any] = {
     "figure.dpi": 100,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
@@ -102,5 +102,5 @@ def method_look(method: str) -> Look:
 
 def tint(color: str, share: float) -> tuple[float, float, float]:
     """``color`` mixed with white: share 1 is the colour itself, 0 is white."""
-    red, green, blue = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in (red, green, blue))
+    red, green, blue = (1 - share * (1 - part) for part in matplotlib.colors.to_rgb(color))
+    return red, green, blue

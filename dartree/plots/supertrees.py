@@ -77,6 +77,7 @@ def _edge(ax: Axes, depths, rows, parent: int, node: int, on_path: bool, kept: b
 
 def _cell(ax: Axes, x: float, y: float, label: str, kind: str, kept: bool) -> None:
     green, orange = OUTCOME_LOOKS[ACCEPTED].color, method_look("dartree").color
+    face: str | tuple[float, float, float]
     if kind == ACCEPTED:
         face, edge, ink = (green, green, PAPER) if kept else (PAPER, green, green)
     elif kind == "anchor":

@@ -89,7 +89,7 @@ def draw_heat(
         dark = value < low + 0.55 * (high - low)
         ax.text(j, i, form.format(value), ha="center", va="center", size=8.5,
                 color="white" if dark else INK)  # fmt: skip
-    i, j = np.unravel_index(int(np.argmax(cells)), cells.shape)
+    i, j = divmod(int(np.argmax(cells)), cells.shape[1])
     ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="#d55e00", lw=2.5, zorder=4))
     ax.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
     ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])

@@ -40,7 +40,9 @@ def draw_log(
     """
     for run, rows in logs.items():
         steps, values = log_values(rows, key)
-        values = [np.mean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]
+        values = [
+            float(np.mean(values[max(0, i + 1 - window) : i + 1])) for i in range(len(values))
+        ]
         if steps:
             draw_line(ax, steps, values, RUN_LOOKS[run], run, markevery=max(1, len(steps) // 8))
     ax.set_xlabel("step")

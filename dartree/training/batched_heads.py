@@ -28,7 +28,7 @@ def new_head(config: DrafterConfig) -> DominoHead | MarkovHead | None:
     return None
 
 
-def output_matrix(head: nn.Module) -> nn.Parameter:
+def output_matrix(head: DominoHead | MarkovHead) -> nn.Parameter:
     """The head's last matrix [V, M]."""
     if isinstance(head, DominoHead):
         return head.embed_proj[2].weight
@@ -36,7 +36,7 @@ def output_matrix(head: nn.Module) -> nn.Parameter:
 
 
 def head_middle(
-    head: nn.Module,
+    head: DominoHead | MarkovHead,
     hidden: torch.Tensor,  # [A, n, H]
     prefix: torch.Tensor,  # [A, n] token ids: row i is what precedes draft i + 1
     embedding: torch.Tensor,  # [V, H]
@@ -60,7 +60,7 @@ def _domino_middle(head: DominoHead, hidden: torch.Tensor, states: torch.Tensor)
 
 
 def self_fed_chains(
-    head: nn.Module | None,
+    head: DominoHead | MarkovHead | None,
     hidden: torch.Tensor,  # [A, n, H]
     anchors: torch.Tensor,  # [A] token ids
     embedding: torch.Tensor,  # [V, H]

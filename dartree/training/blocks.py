@@ -8,6 +8,7 @@ the tokens after the anchor; a head is teacher-forced on them (Domino, arXiv 260
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -177,9 +178,9 @@ class _WeightedLoss(torch.autograd.Function):
     def forward(ctx, hidden, middle, embedding, output, labels, weights, mix, dtype, chunk):
         head = middle is not None
         table = embedding.to(dtype)  # [V, H]
-        last = output.to(dtype) if head else None  # [V, M]
+        last: Any = output.to(dtype) if head else None  # [V, M]
         d_hidden = torch.empty_like(hidden, dtype=torch.float32)
-        d_middle = torch.empty_like(middle, dtype=torch.float32) if head else None
+        d_middle: Any = torch.empty_like(middle, dtype=torch.float32) if head else None
         d_output = torch.zeros_like(output, dtype=torch.float32) if head else None
         loss, hits = hidden.new_zeros(()), hidden.new_zeros(2)
         for start in range(0, len(hidden), chunk):

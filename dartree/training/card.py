@@ -12,14 +12,16 @@ import itertools
 import json
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dartree.analysis.tuning import tune, winners
 from dartree.compare import compare, domain_tau, load_prompts, machine, ms_per_round, versions
 from dartree.records import write_atomically
 from dartree.settings import TreeSettings
-from dartree.stack import describe, load_stack
+from dartree.stack import Stack, describe, load_stack
 from dartree.training import card_text, code, common, listings
 from dartree.training.corpus import held_out
 from dartree.training.evaluation import quality
@@ -37,8 +39,8 @@ def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, floa
     """method -> domain -> tau pooled over the domain's prompts, and 'mean' over the domains."""
     domains, table = dict.fromkeys(row["domain"] for row in prompts), {}
     for entry in result["methods"]:
-        taus = {d: domain_tau(entry, prompts, d) for d in domains}
-        taus = {d: tau for d, tau in taus.items() if tau is not None}
+        pooled = {d: domain_tau(entry, prompts, d) for d in domains}
+        taus = {d: tau for d, tau in pooled.items() if tau is not None}
         table[entry["method"]] = {**taus, "mean": sum(taus.values()) / len(taus)}
     return table
 
@@ -59,14 +61,20 @@ def summary(result: dict, prompts: list[dict]) -> dict:
     return {"methods": rows, "prompts": len(prompts), "options": result["options"]}
 
 
-def compared(stack, prompts: list[dict], budget: int, methods=None, **options) -> dict:
+def compared(
+    stack: Stack,
+    prompts: list[dict],
+    budget: int,
+    methods: Iterable[str] | None = None,
+    **options: Any,
+) -> dict:
     """One comparison with the paper's W, K and penalty, as a `summary`."""
     settings = replace(SETTINGS, budget=budget)
     print(f"card: {stack.name}, B {budget}, {options}", flush=True)
     return summary(compare(stack, prompts, methods, settings, **options), prompts)
 
 
-def score_temperatures(stack, prompts: list[dict]) -> list[dict]:
+def score_temperatures(stack: Stack, prompts: list[dict]) -> list[dict]:
     """tau of dartree at several temperatures, its tree scored with logits and with logits / T."""
     found = []
     for temperature in (0.5, 1.0, 1.5):

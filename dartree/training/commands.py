@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from typing import Any
 
 from dartree.training import common
 
@@ -24,7 +25,7 @@ class StepParser(argparse.ArgumentParser):
     So `dartree --version` and the other commands do not wait for what training imports.
     """
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if not self.get_default("handler"):
             module = importlib.import_module(f"dartree.training.{self.prog.split()[-1]}")
             module.add_arguments(self)

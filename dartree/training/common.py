@@ -81,7 +81,7 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:  # savez given a name would add a suffix
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # none is named allow_pickle
 
     replace_with(path, write)
 

@@ -28,7 +28,7 @@ NAMES = {"domino": "drafter", "none": "dflash", "markov": "dspark"}
 STEPS = {"domino": 2216, "none": 2216, "markov": 481}
 # Of the eight layers of the target the default rule would read 1 to 5; the sixth is the last whose
 # output is not yet the prediction itself.
-SHAPE = {
+SHAPE: dict[str, dict[str, Any]] = {
     "tiny": {
         "target_layer_ids": (1, 3, 5, 6), "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 768, "block_size": 16,
@@ -36,7 +36,7 @@ SHAPE = {
 }  # fmt: skip
 # With a head the labels are shifted, as in the public files. The GRU's products are made once a
 # depth and branch: 256 took 3 times as long.
-HEADS = {
+HEADS: dict[str, dict[str, Any]] = {
     "none": {},
     "domino": {"shift_label": True, "emb_dim": 128, "gru_hidden_dim": 128,
                "pure_draft_prefix_len": 1},
@@ -56,7 +56,7 @@ BODY_KEYS = (
 HELD_SKIP = 32  # the first held-out samples of a domain are the prompts that `compare` reports on
 
 
-def drafter_config(args: argparse.Namespace, target_config) -> DrafterConfig:
+def drafter_config(args: argparse.Namespace, target_config: Any) -> DrafterConfig:
     """The preset's drafter for this target, with what the arguments change.
 
     ValueError for taps that the target does not have.
@@ -121,7 +121,9 @@ def export(config: DrafterConfig, tensors: dict[str, torch.Tensor], folder: Path
     common.replace_folder(folder, write)
 
 
-def held_out_texts(folder: Path, target: BatchedTarget, tokenizer, per_domain: int) -> list[Text]:
+def held_out_texts(
+    folder: Path, target: BatchedTarget, tokenizer: Any, per_domain: int
+) -> list[Text]:
     """The target's greedy answers to held-out prompts that `compare` does not use.
 
     ValueError where the corpus has no such prompts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -71,8 +71,8 @@ class DrafterRun(Run):
         bf16: bool = False,
     ) -> None:  # fmt: skip
         modules = new_modules(config, args.seed)
-        self.drafter: DFlashDrafter = modules["drafter"]
-        self.head: nn.Module | None = modules["head"] if config.head != "none" else None
+        self.drafter = cast(DFlashDrafter, modules["drafter"])
+        self.head: Any = modules["head"] if config.head != "none" else None
         # The drafter's output goes through the target's lm_head: start on the target's scale.
         self.drafter.norm.weight.data.copy_(target.body.norm.weight)
         if args.init:
@@ -94,7 +94,7 @@ class DrafterRun(Run):
     def _weights(self) -> dict[str, torch.Tensor]:
         return {
             name: tensor.detach().clone()
-            for module in self.model.values()
+            for module in self.model.children()
             for name, tensor in module.state_dict().items()
         }
 
@@ -139,7 +139,8 @@ class DrafterRun(Run):
         total, rows = whole
         ids = [text.ids.tolist() for text, _ in half]
         states = states_of(self.target, ids, self.config.target_layer_ids)
-        sums, loss, hits = None, 0.0, torch.zeros(2)
+        sums: Any = None
+        loss, hits = 0.0, torch.zeros(2)
         for start in range(0, len(half), PACK):
             parts = [blocks for _, blocks in half[start : start + PACK]]
             value, right = self._loss(states[start : start + PACK], parts)
@@ -154,7 +155,8 @@ class DrafterRun(Run):
         blocks, owners = join_blocks(parts)
         context = context_of([features.float() for _, features in states])
         kept = blocks.weights > 0
-        output = middle = None
+        output: Any = None
+        middle: Any = None
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16, cache_enabled=False):
             embeddings = F.embedding(blocks.ids, self.embedding)
             hidden = block_forward(self.drafter, embeddings, context, blocks.anchors, owners)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -78,12 +79,12 @@ def functions_alike(pairs: list[tuple[str, str, str, str]], timeout: float = 60)
         return [False] * len(pairs)
 
 
-def perplexity(model, tokenizer, rows: list[dict]) -> dict[str, dict]:
+def perplexity(model: Any, tokenizer: Any, rows: list[dict]) -> dict[str, dict]:
     """Per domain: perplexity of the reference answers' tokens, stop token included, and how many.
 
     The answer's tokens are conditioned on the whole turn before them; fp32.
     """
-    sums = defaultdict(lambda: [0.0, 0])
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
     with torch.no_grad():
         for row, (ids, prompt) in zip(rows, encode(tokenizer, rows), strict=True):
             ids = ids[:-1]  # the line break after the stop token is never generated
@@ -94,7 +95,7 @@ def perplexity(model, tokenizer, rows: list[dict]) -> dict[str, dict]:
     return {d: {"perplexity": math.exp(s / n), "tokens": n} for d, (s, n) in sums.items()}
 
 
-def greedy_answers(model, tokenizer, rows: list[dict]) -> list[list[int]]:
+def greedy_answers(model: Any, tokenizer: Any, rows: list[dict]) -> list[list[int]]:
     """The target's greedy answers to the rows' prompts, in batches."""
     target, stop = BatchedTarget(model), tokenizer.convert_tokens_to_ids("<|im_end|>")
     prompts = [encode_chat(tokenizer, row["prompt"]) for row in rows]
@@ -104,7 +105,7 @@ def greedy_answers(model, tokenizer, rows: list[dict]) -> list[list[int]]:
     return out
 
 
-def quality(model, tokenizer, rows: list[dict]) -> dict:
+def quality(model: Any, tokenizer: Any, rows: list[dict]) -> dict:
     """All of the above for held-out rows with domain, prompt and answer."""
     stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
     answers = greedy_answers(model, tokenizer, rows)
@@ -146,8 +147,8 @@ def _functions(rows: list[dict], texts: list[str]) -> list[int]:
     """[functions that return what the reference returns, functions], for list functions."""
     pairs = []
     for row, text in zip(rows, texts, strict=True):
-        reference = source_of(row["answer"]) if row["domain"] == "code" else None
-        found = re.search(r"^def (\w+)\((\w+)\):", reference or "", re.MULTILINE)
+        reference = source_of(row["answer"] if row["domain"] == "code" else "") or ""
+        found = re.search(r"^def (\w+)\((\w+)\):", reference, re.MULTILINE)
         if found and found.group(2) in NUMBERS + WORDS:
             kind = "numbers" if found.group(2) in NUMBERS else "words"
             pairs.append((reference, source_of(text) or "", found.group(1), kind))

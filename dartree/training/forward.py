@@ -9,10 +9,10 @@ threads may run forwards on one ``BatchedTarget``.
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from dartree.drafter import rotate
 
@@ -49,7 +49,7 @@ class BatchedTarget:
     The model is copied where the dtype differs; gradients are never recorded.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
         if dtype is not None and model.lm_head.weight.dtype != dtype:
             model = copy.deepcopy(model).to(dtype)
         self.model = model.eval()
@@ -73,7 +73,7 @@ class BatchedTarget:
         pads: torch.Tensor,  # [R] padding columns on the left
         cache: BatchCache | None = None,
         taps: tuple[int, ...] = (),
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Final hidden states [R, T, H] and features [R, T, taps * H] (None without taps).
 
         Tap id i reads ``hidden_states[i + 1]`` of transformers: -1 is the embedding output, the

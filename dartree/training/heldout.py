@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from dartree.drafter import DFlashDrafter
+from dartree.heads import DominoHead, MarkovHead
 from dartree.training.batched_heads import self_fed_chains
 from dartree.training.blocks import block_forward, context_of, make_blocks
 from dartree.training.forward import BatchedTarget, states_of
@@ -74,7 +74,7 @@ def _lengths(drafter, head, target: BatchedTarget, features, text: Text) -> tupl
 
 def free_running_tau(
     drafter: DFlashDrafter,
-    head: nn.Module | None,
+    head: DominoHead | MarkovHead | None,
     target: BatchedTarget,
     texts: list[Text],
     lanes: int = 1,

@@ -38,7 +38,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, learning_rate: float) -> 
 
 
 def sample_numbers(
-    step: int, batch: int, count: int, shuffled: Callable[[int], Sequence[int]]
+    step: int, batch: int, count: int, shuffled: Callable[[int], Sequence[int] | Any]
 ) -> list[int]:
     """The `batch` of `count` samples of one step: a function of the step alone.
 
@@ -148,7 +148,8 @@ class Run:
         log = Log(self.folder / f"{self.name}.jsonl", resume_at=self.step)
         bar = tqdm(total=100, unit="%", desc=self.name, mininterval=5,
                    bar_format="{desc}: {percentage:3.0f}%|{bar}| {postfix}")  # fmt: skip
-        last, mean = time.perf_counter(), {}
+        last = time.perf_counter()
+        mean: dict[str, float] = {}
         with ThreadPoolExecutor(min(self.lanes, HALVES)) as pool, bar:
             while self.progress < 1:
                 values = self.one_step(pool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ END_OF_TEXT = 0
 WAITING = 32  # samples that are tried for what is left of a window
 
 
-def encode(tokenizer, rows: list[dict]) -> list[tuple[list[int], int]]:
+def encode(tokenizer: Any, rows: list[dict]) -> list[tuple[list[int], int]]:
     """(token ids of the whole turn, number of prompt ids) for each sample."""
     prompts = [chat(row["prompt"], system=row.get("system")) for row in rows]
     answers = [
@@ -31,7 +32,8 @@ def pack(samples: list[tuple[list[int], int]], length: int) -> tuple[np.ndarray,
     A sample that does not fit waits while a few others are tried, so that a window is almost full;
     what stays empty holds <|endoftext|> with weight 0.  Longer samples are cut at `length`.
     """
-    ids, weights, waiting, at = [], [], [], 0
+    ids, weights, at = [], [], 0
+    waiting: list[tuple[list[int], int]] = []
     while at < len(samples) or waiting:
         row: list[int] = []
         weight: list[float] = []
@@ -52,7 +54,7 @@ def pack(samples: list[tuple[list[int], int]], length: int) -> tuple[np.ndarray,
     return np.array(ids, dtype=np.uint16), np.array(weights, dtype=np.float16)
 
 
-def windows(folder: Path, tokenizer, length: int) -> tuple[np.ndarray, np.ndarray]:
+def windows(folder: Path, tokenizer: Any, length: int) -> tuple[np.ndarray, np.ndarray]:
     """The windows of corpus/train.jsonl, kept in corpus/windows-<length>.npz for a resumed run."""
     source, kept = folder / "corpus" / "train.jsonl", folder / "corpus" / f"windows-{length}.npz"
     newest = max(source.stat().st_mtime, (folder / "tokenizer" / "tokenizer.json").stat().st_mtime)

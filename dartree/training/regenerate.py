@@ -11,10 +11,11 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def chat_prompts(rows: Iterator[dict], tokenizer, count: int, seed: int) -> list[tuple]:
+def chat_prompts(rows: Iterator[dict], tokenizer: Any, count: int, seed: int) -> list[tuple]:
     """(domain, ids) of ``count`` prompts, the domains taking turns, each shuffled by ``seed``."""
     queues = []
     for domain, mine in by_domain(rows).items():
@@ -62,14 +63,14 @@ def chat_prompts(rows: Iterator[dict], tokenizer, count: int, seed: int) -> list
     return list(itertools.islice((item for item in turns if item is not None), count))
 
 
-def _encoded(domain: str, texts: list[str], tokenizer) -> Iterator[tuple]:
+def _encoded(domain: str, texts: list[str], tokenizer: Any) -> Iterator[tuple]:
     for text in texts:
         ids = encode_chat(tokenizer, text)
         if len(ids) <= LONGEST_PROMPT:
             yield domain, ids
 
 
-def encode_chat(tokenizer, prompt: str) -> list[int]:
+def encode_chat(tokenizer: Any, prompt: str) -> list[int]:
     """Ids of one user turn up to where the answer starts, by the tokenizer's chat template."""
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
@@ -112,7 +113,7 @@ def _make_shard(
 
 
 def regenerate(
-    folder: Path, target: BatchedTarget, tokenizer, *, answers: int, seed: int, lanes: int
+    folder: Path, target: BatchedTarget, tokenizer: Any, *, answers: int, seed: int, lanes: int
 ) -> list[Path]:
     """Shards with at least ``answers`` answers below ``folder/regenerated``; old ones are kept.
 
@@ -145,7 +146,7 @@ def regenerate(
     return paths
 
 
-def _with_progress(work, missing: list[int], lanes: int) -> None:
+def _with_progress(work: Callable[[int], int], missing: list[int], lanes: int) -> None:
     from tqdm.auto import tqdm
 
     start, tokens = time.monotonic(), 0

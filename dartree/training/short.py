@@ -176,13 +176,13 @@ def _loss(head: DominoHead, rows: Rows, chosen: torch.Tensor, table: torch.Tenso
 
 def chain_tau(pairing: Pairing, texts: Sequence[Text], head: Head | None = None) -> Tau:
     """Free-running tau of a pairing's chain on ``texts``, with its head or another one."""
-    head = pairing.head if head is None else head
-    if isinstance(head, NoCorrection):
-        head = None
+    used: Any = pairing.head if head is None else head
+    if isinstance(used, NoCorrection):
+        used = None
     target = BatchedTarget(pairing.target.model)
     threads = torch.get_num_threads()
     try:
-        return free_running_tau(pairing.drafter, head, target, list(texts))
+        return free_running_tau(pairing.drafter, used, target, list(texts))
     finally:
         torch.set_num_threads(threads)
 

@@ -22,7 +22,7 @@ from dartree.training.loop import HALVES, Gradients, Run, add_run_arguments, sam
 from dartree.training.tokenizer import MODEL_ROWS, SPECIAL
 
 TOKENS = 6_299_648  # of the bundled target
-SHAPE = {
+SHAPE: dict[str, dict[str, Any]] = {
     "tiny": {
         "vocab_size": MODEL_ROWS, "hidden_size": 256, "num_hidden_layers": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
@@ -33,14 +33,12 @@ SHAPE = {
 Windows = tuple[torch.Tensor, torch.Tensor]  # ids and loss weights, each [n, T]
 
 
-def new_model(preset: str, tokenizer, seed: int, **changes: Any) -> Qwen3ForCausalLM:
+def new_model(preset: str, tokenizer: Any, seed: int, **changes: Any) -> Qwen3ForCausalLM:
     """A freshly initialised Qwen3ForCausalLM; `changes` replace values of the preset's shape."""
     end, _, stop = tokenizer.convert_tokens_to_ids(list(SPECIAL))
     # transformers 5 keeps the rotary base in rope_parameters; both versions take rope_theta here
-    config = Qwen3Config(
-        **{**SHAPE[preset], **changes}, eos_token_id=stop, pad_token_id=end, bos_token_id=None,
-        attn_implementation="sdpa",
-    )  # fmt: skip
+    shape = {**SHAPE[preset], **changes, "attn_implementation": "sdpa"}
+    config = Qwen3Config(**shape, eos_token_id=stop, pad_token_id=end, bos_token_id=None)
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config)
     model.generation_config.eos_token_id = [stop, end]
@@ -78,7 +76,9 @@ def held_out_loss(model: nn.Module, held: dict[str, Windows], bf16: bool) -> dic
     return found
 
 
-def held_out_windows(folder: Path, tokenizer, length: int, limit: int = 12) -> dict[str, Windows]:
+def held_out_windows(
+    folder: Path, tokenizer: Any, length: int, limit: int = 12
+) -> dict[str, Windows]:
     """Windows of the held-out samples of each domain, with weights for the answers only."""
     rows = common.by_domain(common.read_jsonl(folder / "corpus" / "held.jsonl"))
     held = {}
@@ -92,11 +92,11 @@ def _tensors(ids: np.ndarray, weights: np.ndarray) -> Windows:
     return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(weights.astype(np.float32))
 
 
-def export(model: nn.Module, tokenizer_folder: Path, folder: Path) -> None:
+def export(model: Qwen3ForCausalLM, tokenizer_folder: Path, folder: Path) -> None:
     """The model in bfloat16 and its tokenizer in Hugging Face format, as one finished folder."""
 
     def write(temporary: Path) -> None:
-        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(temporary)
+        copy.deepcopy(model).bfloat16().save_pretrained(temporary)
         # transformers 4 reads rope_theta, transformers 5 rope_parameters and writes only that
         path = temporary / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))

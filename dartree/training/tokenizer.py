@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dartree.training.common import preset_folder, read_jsonl, replace_folder, write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 4094  # with the model's 4096 rows; the last row is the drafter's mask token
@@ -28,7 +32,7 @@ def chat(prompt: str, answer: str | None = None, system: str | None = None) -> s
     return text if answer is None else f"{text}{answer}<|im_end|>\n"
 
 
-def train(texts: Iterator[str], size: int = VOCABULARY):
+def train(texts: Iterator[str], size: int = VOCABULARY) -> Tokenizer:
     """A tokenizers.Tokenizer of at most `size` entries; every UTF-8 text survives a round trip."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -51,7 +55,7 @@ def train(texts: Iterator[str], size: int = VOCABULARY):
     return tokenizer
 
 
-def save(tokenizer, folder: Path) -> None:
+def save(tokenizer: Tokenizer, folder: Path) -> None:
     """tokenizer.json, tokenizer_config.json: what AutoTokenizer of transformers 4 and 5 reads."""
     end, start, stop = SPECIAL
     config = {

@@ -47,7 +47,8 @@ class Explorer(w.VBox):
     ) -> None:
         settings = check_settings(stack.settings if settings is None else settings)
         self.session = Session(stack, max_new_tokens)
-        self.costs, self.view = costs, None
+        self.costs = costs
+        self.view: View | Any = None  # until the first look
         self.prompt = PromptBox(stack, prompt, prompts)
         self.tree = TreeControls(settings, stack.target.vocab_size)
         self.method = menu("method", METHODS, method)
@@ -90,7 +91,8 @@ class Explorer(w.VBox):
             kind: w.Button(description=kind, tooltip=f"Show the {kind} of this tree")
             for kind in EXPORTS
         }
-        self.exported, self.link = None, w.HTML()
+        self.exported: str | None = None
+        self.link = w.HTML()
         self.export_text = w.Textarea(
             description="export", disabled=False, style=LABEL,
             layout=w.Layout(width="100%", height="10em", display="none"),
@@ -191,7 +193,7 @@ class Explorer(w.VBox):
             text = EXPORTS[kind][2](self.session, self.view)
         self.export_text.value = text
         self.export_text.layout.display = "" if text else "none"
-        self.link.value = download_html(kind, text, self.view) if text else ""
+        self.link.value = download_html(kind, text, self.view) if kind and text else ""
 
     def _measure(self, _: Any) -> None:
         self.measure.disabled = True

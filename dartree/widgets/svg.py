@@ -47,7 +47,7 @@ class _Plan:
     columns: list[float]
     width: float
     height: float
-    ghost: int | None
+    ghost: int
 
 
 def tree_svg(view: View, decode: Decode, *, pruned: bool = True, selected: int = 0) -> str:
@@ -95,8 +95,8 @@ def _plan(view: View, decode: Decode, pruned: bool) -> _Plan:
     last, count = path[-1] if path else 0, len(tree)
     shown = [n for n in range(1, count + 1)
              if pruned or view.outcomes[n - 1] != PRUNED or n == view.missed]  # fmt: skip
-    ghost = None if view.missed else count + 1
-    nodes = shown if ghost is None else [*shown, ghost]
+    ghost = count + 1  # not among the nodes where the target's own token is one of them
+    nodes = shown if view.missed else [*shown, ghost]
     parents = {n: int(tree.parents[n - 1]) if n <= count else last for n in nodes}
     tokens = {n: int(tree.tokens[n - 1]) if n <= count else view.bonus for n in nodes}
     # Siblings from top to bottom: the target's path, then the kept ones by falling score.
@@ -165,7 +165,7 @@ def _half(label: str) -> float:
     return _letters(label) * LETTER / 2 + 6
 
 
-def _node(view, plan: _Plan, node: int, outcome: str, decode: Decode, selected: bool) -> str:
+def _node(view: View, plan: _Plan, node: int, outcome: str, decode: Decode, selected: bool) -> str:
     x, y, half = plan.x[node], plan.y[node], _half(plan.labels[node])
     facts = ghost_facts(view, decode) if node == plan.ghost else node_facts(view, node, decode)
     title = html.escape("\n".join(f"{key}: {value}" for key, value in facts))

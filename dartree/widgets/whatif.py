@@ -58,8 +58,6 @@ def curves(
     found: dict[float, grids.Point] = {}
     for value in sorted(curve_values(parameter, current, largest), key=lambda v: v != current):
         (found[value],) = grids.grid(replay, settings, {parameter: [value]}, costs)
-        if found[value].tau is None:
-            raise ValueError("the texts have no rounds; take longer answers or other prompts.")
         points = [found[v] for v in sorted(found)]
         yield Curve(
             parameter, current, sorted(found),
@@ -130,8 +128,8 @@ class WhatIf(w.VBox):
             for curve in curves(self.replay, settings, parameter, self.costs):
                 self.curve = curve
                 yield
-            self.picture.value = curve_html(self.curve)
-            self.words.value = self._sentence(self.curve)
+            self.picture.value = curve_html(curve)
+            self.words.value = self._sentence(curve)
             self.message.say([])
 
     def _sentence(self, curve: Curve) -> str:
