@@ -71,6 +71,7 @@ def test_torchrun_gives_the_records_of_one_process(tmp_path):
     assert len(list(two.glob("part-*.jsonl"))) == 2 and "tiny, T = 0" in printed
 
 
+@pytest.mark.long
 @needs_accelerate
 def test_accelerate_launch_does_too(small, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
@@ -88,6 +89,7 @@ def knows_tensor_parallel() -> bool:
     return True
 
 
+@pytest.mark.long
 @needs_accelerate
 @pytest.mark.skipif(not knows_tensor_parallel(), reason="transformers is too old for it")
 def test_every_layer_in_two_processes(small, tmp_path):
