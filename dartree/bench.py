@@ -7,6 +7,7 @@ of every method is not counted.
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 import subprocess
 import sys
@@ -145,9 +146,11 @@ def sweep(
         values = [v for v in values if v < stack.target.max_positions]
     if parameter == "threads":
         values = [v for v in values if v <= (machine()["cores"] or 1)]
-    rows = []
+    points: dict[tuple[float, str], list[list[Generation]]] = {}
+    peaks: dict[tuple[float, str], float] = {}
     try:
-        for value in values:
+        # Repeats outermost, a warm-up first: a slow minute touches all values alike.
+        for repeat, value in itertools.product(range(repeats + 1), values):
             used, ids = base, asked
             if parameter == "threads":
                 torch.set_num_threads(positive_int("threads", value))
@@ -158,14 +161,27 @@ def sweep(
                 change: dict[str, Any] = {parameter: value}
                 used = replace(base, **change)
             for method in methods or SWEPT.get(parameter, ("ar", "dartree")):
-                runs = [[generate(stack, one, method=method, settings=used,
-                                  max_new_tokens=max_new_tokens, **sampling) for one in ids]
-                        for _ in range(repeats + 1)][1:]  # fmt: skip
-                rows.append({"value": value, **_swept(method, runs)})
-                if parameter == "prefix" and not isinstance(stack.target, CompiledTarget):
-                    rows[-1]["peak_mib"] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
+                run = [
+                    generate(
+                        stack,
+                        one,
+                        method=method,
+                        settings=used,
+                        max_new_tokens=max_new_tokens,
+                        **sampling,
+                    )
+                    for one in ids
+                ]
+                if repeat:
+                    points.setdefault((value, method), []).append(run)
+                elif parameter == "prefix" and not isinstance(stack.target, CompiledTarget):
+                    peaks[value, method] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
     finally:
         torch.set_num_threads(threads)
+    rows = [{"value": value, **_swept(method, runs)} for (value, method), runs in points.items()]
+    for row in rows:
+        if peaks:
+            row["peak_mib"] = peaks[row["value"], row["method"]]
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
             "prompts": len(prompts), "max_new_tokens": max_new_tokens, "machine": machine(),
             "versions": versions(), "stack": stack.name, "sampling": sampling}  # fmt: skip

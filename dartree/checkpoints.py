@@ -140,6 +140,8 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
     if head != "domino" and rank:
         head = "markov"
     domino, markov = head == "domino", head == "markov"
+    if "Qwen3ForCausalLM" in (fields.get("architectures") or ()):
+        raise CheckpointError(f"{source} is a target's config (Qwen3ForCausalLM), not a drafter's.")
     layers = fields.count("num_hidden_layers", most=1000)
     # Their files name no layer count of the target, but always the tapped layers.
     named = speculators and fields.get("target_layer_ids") is not None

@@ -231,7 +231,7 @@ def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
 
     methods = list(METHODS)
     if args.methods is not None:
-        methods = list(dict.fromkeys(m.strip() for m in args.methods.split(",")))
+        methods = list(dict.fromkeys(m.strip() for m in args.methods.strip(" ,").split(",")))
         if methods == [""]:
             raise ValueError(f"methods must name one or more of {', '.join(METHODS)}, got none.")
     check_early(args, methods)

@@ -346,7 +346,8 @@ def format_table(result: dict[str, Any]) -> str:
         f"stack {first['stack']}, {first['dtype']} on {first['device']}, {first['threads']} "
         f"threads, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new tokens, "
         f"T = {options['temperature']:g}, {options['repeats']} repeat(s).",
-        "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. speedup: "
+        "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. tokens/s: "
+        "first tokens and prefills left out. speedup: "
         "tokens/s against `ar`, our one-token loop.",
     ]
     for e in result["methods"]:

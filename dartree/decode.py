@@ -243,6 +243,7 @@ class Decoding:
                 block = draft_block(pairing, self._context, anchor)
             depth_limit = block.limits(self.settings).depth
             proposal = PROPOSERS[out.method](block, pairing.head, self.settings, clock)
+            instance(f"what method {out.method!r} returns", proposal, Proposal)
         with clock.stage("mask"):
             rows = tree_rows(target, proposal.tree, anchor, past)
         with clock.stage("verify"):

@@ -16,6 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``dartree explore``; whatever follows ``--`` goes to JupyterLab."""
     parser.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
     parser.add_argument("--port", type=int, help="default: 8888; the next free one if it is taken")
+    parser.add_argument("--allow-root", action="store_true", help="JupyterLab asks for it in a "
+                        "container, where one often is root")  # fmt: skip
     parser.add_argument("lab", nargs="*", metavar="LAB_OPTION",
                         help="for JupyterLab, after '--': -- --ip 0.0.0.0")  # fmt: skip
 
@@ -31,6 +33,7 @@ def lab_command(notebook: Path, args: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={notebook.parent}",
                f"--LabApp.default_url=/lab/tree/{notebook.name}"]  # fmt: skip
     command += ["--no-browser"] if args.no_browser else []
+    command += ["--allow-root"] if args.allow_root else []
     command += [] if args.port is None else [f"--port={args.port}"]
     return [*command, *args.lab]
 

@@ -59,7 +59,8 @@ def find(source: str | Path) -> Source:
         )
     except Exception as error:  # the hub client raises many kinds; one sentence serves all
         raise CheckpointError(
-            f"{text} is no folder and could not be fetched: {first_line(error)}"
+            f"{text} is no folder and could not be fetched ({first_line(error).rstrip('.')}); "
+            "without network give a folder."
         ) from None
     folder = Path(found)  # .../snapshots/<commit>
     commit = folder.name if _COMMIT.fullmatch(folder.name) else None

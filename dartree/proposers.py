@@ -186,10 +186,14 @@ def add_method(name: str, propose: Proposer) -> None:
     """Make ``propose`` a method: `generate`, `compare` and `bench` take its ``name`` from then on.
 
     It runs on the main drafter of a stack. A name that was added before is replaced; ValueError
-    for one of the methods that come with the package.
+    for one of the methods that come with the package, and for what is no function.
     """
-    if not isinstance(name, str) or not name or name in METHODS:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name must be a text, got {name!r}.")
+    if name in METHODS:
         raise ValueError(f"name must be a new one, not one of {', '.join(METHODS)}, got {name!r}.")
+    if not callable(propose):
+        raise ValueError(f"propose must be a function, got {type(propose).__name__}.")
     if name not in added_methods:
         added_methods.append(name)
     PROPOSERS[name] = propose

@@ -339,8 +339,9 @@ def _device(value: torch.device | str) -> torch.device:
         device = torch.device(value)
         torch.empty(1, device=device).cpu()
     except Exception as error:  # torch raises many kinds for devices that are not there
+        hint = "" if torch.version.cuda else " (this torch has no CUDA: make setup TORCH=cuda)"
         raise ValueError(
-            f"device must be one that torch can use here, got {value!r}: {first_line(error)}"
+            f"device must be one that torch can use here, got {value!r}: {first_line(error)}{hint}"
         ) from None
     return device
 

@@ -17,7 +17,7 @@ from dartree.plots import method_look
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.M | re.S)
-METHOD, HEAD, NOTEBOOK = (code for kind, code in BLOCKS if kind == "python")
+METHOD, BESIDE, HEAD, NOTEBOOK = (code for kind, code in BLOCKS if kind == "python")
 PROMPT = "Name the capital of Portugal."
 
 
@@ -44,6 +44,9 @@ def test_a_method(capsys, no_added_methods):
     assert out.tau >= chain.tau, "the chain is a part of the comb"
     assert len(out.records[0].tree) == 64 and out.records[0].tree.depths.max() == 16
     assert method_look("comb").marker == "*"
+    exec(compile(BESIDE, "CONTRIBUTING.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "comb" in printed and "ar " in printed and "2 prompts" in printed
     with pytest.raises(ValueError, match="name must be a new one"):
         dartree.add_method("dartree", names["propose_comb"])
 

@@ -246,7 +246,8 @@ def format_tables(found: Sequence[Cell], published: Published) -> str:
     blocks.append(
         "tau: tokens committed per round, pooled over rounds (token-weighted), and the mean over "
         "answers. speedup: tokens/s\nagainst ar, pooled over tokens, and the mean over answers. "
-        "[95 % interval of a paired bootstrap over prompts].\naverage: mean of the data sets. "
+        "[95 % interval of a paired bootstrap over prompts; of one prompt it has no width and says "
+        "nothing].\naverage: mean of the data sets. "
         "Differences: ours less the published; tau per sample, speedup pooled.\n"
         f"published: {'; '.join(sources) or 'nothing for these models'}."
     )

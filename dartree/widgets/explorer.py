@@ -10,7 +10,7 @@ import ipywidgets as w
 
 from dartree.analysis.cost import RoundCost, measure_briefly
 from dartree.plots.labels import token_label
-from dartree.settings import METHODS, TreeSettings, check_settings
+from dartree.settings import METHODS, TreeSettings, check_settings, instance
 from dartree.stack import Prompt, Stack
 from dartree.widgets import facts
 from dartree.widgets.controls import (
@@ -45,6 +45,7 @@ class Explorer(w.VBox):
         max_new_tokens: int = 64,
         costs: RoundCost | None = None,
     ) -> None:
+        instance("stack", stack, Stack)
         settings = check_settings(stack.settings if settings is None else settings)
         self.session = Session(stack, max_new_tokens)
         self.costs = costs
