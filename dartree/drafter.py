@@ -232,7 +232,7 @@ class DFlashDrafter(nn.Module):
     ) -> torch.Tensor:
         """Hidden states [A, L, H] of A blocks that share one context, without any cache.
 
-        Used for training: block a may see only the context that ``mask`` lets it see.
+        Used for training and replay: block a may see only the context that ``mask`` lets it see.
         """
         x = block_embeddings.to(self.dtype)
         block_rope = self.rotary(block_positions, x.dtype)

@@ -30,6 +30,12 @@ from dartree.stack import bundled_stacks
 PROJECT = Path(__file__).resolve().parent.parent
 FULL, QUICK = PROJECT / "figures", PROJECT / "build" / "quick"
 EXECUTED = "notebooks"  # folder of the executed copies, inside the output folder
+KEPT = PROJECT / "build" / "cache"  # what notebooks share, see analysis/kept.py
+# nbformat's validator can check IRIs, with a grammar that takes a second to compile: not needed.
+PAPERMILL = (
+    "import sys; sys.modules['rfc3987_syntax'] = None; "
+    "from papermill.cli import papermill; papermill()"
+)
 # What the parameters that notebooks share may be; checked before a kernel is started.
 _RULES: dict[str, Callable[[str, Any], Any]] = dict.fromkeys(
     ("width", "candidates", "budget", "max_new_tokens", "limit"), positive_int
@@ -199,7 +205,7 @@ def execute(job: Job, folder: Path, timeout: float) -> Failure | None:
         values = Path(scratch) / "parameters.yaml"
         values.write_text(json.dumps(job.parameters), encoding="utf-8")  # JSON is YAML
         command = [
-            sys.executable, "-m", "papermill", str(job.notebook.resolve()), str(partial),
+            sys.executable, "-c", PAPERMILL, str(job.notebook.resolve()), str(partial),
             "--parameters_file", str(values), "--kernel", "python3", "--progress-bar",
             "--cwd", str(job.notebook.resolve().parent), "--log-level", "ERROR",
         ]  # fmt: skip
@@ -264,7 +270,7 @@ def kernel_environment(scratch: Path) -> dict[str, str]:
         json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}),
         encoding="utf-8",
     )
-    env = dict(os.environ)
+    env = {"DARTREE_CACHE": str(KEPT), **os.environ}
     # This package, also where it runs from a checkout that is not installed.
     env["PYTHONPATH"] = os.pathsep.join([str(PROJECT), *filter(None, [env.get("PYTHONPATH")])])
     env["JUPYTER_PATH"] = os.pathsep.join([str(scratch), *filter(None, [env.get("JUPYTER_PATH")])])

@@ -236,3 +236,10 @@ def test_ending_the_driver_ends_the_kernel(tmp_path):
     assert driver.wait(30) == 143
     assert list((tmp_path / "out/notebooks").iterdir()) == [], "no half-written copy"
     assert_ended(kernel_of(tmp_path / "out"))
+
+
+def test_notebooks_share_a_cache_in_the_checkout(monkeypatch, tmp_path):
+    monkeypatch.delenv("DARTREE_CACHE", raising=False)
+    assert reports.kernel_environment(tmp_path)["DARTREE_CACHE"] == str(reports.KEPT)
+    monkeypatch.setenv("DARTREE_CACHE", str(tmp_path))
+    assert reports.kernel_environment(tmp_path)["DARTREE_CACHE"] == str(tmp_path)
