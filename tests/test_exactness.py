@@ -196,7 +196,7 @@ def remembered(stack, method, monkeypatch):
     """
     context, drafts, trees = SimpleNamespace(features=None), {}, {}
     context.absorb = lambda features: setattr(context, "features", features)
-    whole, proposer = DFlashDrafter.new_cache, decode.PROPOSERS[method]
+    whole, proposer = DFlashDrafter.new_cache, decode.PROPOSERS.get(method)  # None for ar
     draft_block = decode.draft_block
 
     def draft(pairing, _, anchor):
@@ -213,7 +213,8 @@ def remembered(stack, method, monkeypatch):
 
     monkeypatch.setattr(DFlashDrafter, "new_cache", lambda drafter: context)
     monkeypatch.setattr(decode, "draft_block", draft)
-    monkeypatch.setitem(decode.PROPOSERS, method, propose)
+    if proposer:
+        monkeypatch.setitem(decode.PROPOSERS, method, propose)
     return replace(stack, main=replace(stack.main, target=Remembered(stack.target)))
 
 

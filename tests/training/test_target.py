@@ -198,7 +198,7 @@ def test_a_log_line_cut_by_a_kill_is_dropped_on_resume(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
-    [(["tokenizer", "--size", "10"], "size is 10"), (["corpus", "--scale", "0"], "scale is 0"),
+    [(["tokenizer", "--size", "10"], "size is 10"), (["corpus", "--scale", "0"], "scale must be"),
      (["target", "--batch", "0"], "batch is 0"), (["target"], "train tokenizer")],
 )  # fmt: skip
 def test_bad_arguments_end_in_one_sentence(line, sentence, tmp_path, capsys):
