@@ -20,7 +20,9 @@ from dartree.stage_memory import LiveBytes, stage_memory
 from tests.reference import prompt, random_model, random_stack
 
 SETTINGS = dartree.TreeSettings(width=6, candidates=32, budget=24)
-LARGEST_CONSTANT = 128  # bytes: tensors made of Python numbers come into being out of sight
+# Bytes: tensors made of Python numbers come into being out of sight, and so does, with
+# transformers 4.57, one row of a mask inside the attention.
+LARGEST_CONSTANT = 512
 
 
 class AllocatorPeaks(Clock):
