@@ -303,7 +303,8 @@ def _bench(args: argparse.Namespace) -> int:
     from dartree.compare import prompt_of
 
     methods, repeats, prompts = _many(args)
-    if sampling(args)["max_new_tokens"] < 2:
+    options = sampling(args)
+    if options["max_new_tokens"] < 2:
         raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
     for name in args.sweep or ():
         if name not in SWEEPS:
@@ -315,7 +316,6 @@ def _bench(args: argparse.Namespace) -> int:
         raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
     stack = load(args)
     settings: Any = tree_settings(args, stack.settings)
-    options = sampling(args)
     if args.tuned:
         settings = _tuned(args, stack)
     if args.sweep:

@@ -3,53 +3,18 @@
 from __future__ import annotations
 
 import json
-import weakref
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import dartree
 from dartree import public
 from dartree.checkpoints import parse_drafter_config
 from dartree.cli import main
 from dartree.memory import estimate
+from dartree.stage_memory import LiveBytes
 from tests.conftest import DATA
 from tests.reference import random_model, random_stack
-
-
-class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages that were made inside and are still alive, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live, self.peak, self.seen = 0, 0, set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        given = {s._cdata for s in self._storages((args, kwargs))}  # a view makes nothing
-        for storage in self._storages(out):
-            if storage._cdata not in given:
-                self._count(storage)
-        return out
-
-    @staticmethod
-    def _storages(tree):
-        leaves = torch.utils._pytree.tree_leaves(tree)
-        return [x.untyped_storage() for x in leaves if isinstance(x, torch.Tensor)]
-
-    def _count(self, storage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self.seen or not size:
-            return
-        self.seen.add(key)
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._forget, key, size)
-
-    def _forget(self, key, size) -> None:
-        self.seen.discard(key)
-        self.live -= size
 
 
 def bytes_of(module) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,7 +51,7 @@ def sample_numbers(
     return [int(orders[place // count][place % count]) for place in places]
 
 
-class Run:
+class Run(ABC):
     """One training run: its model, optimiser, progress and whatever else a kill must not lose.
 
     A kind of run says what a step is (`halves`, `lane`), what it measures (`measure`), when it is
@@ -71,29 +72,29 @@ class Run:
         self.state_file = folder / f"{name}-state.pt"
 
     @property
+    @abstractmethod
     def done(self) -> float:
         """The share of the run that is done, by its length."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fixed(self) -> dict[str, Any]:
         """The arguments that must stay the same over a resumed run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def halves(self) -> tuple[list, Any]:
         """The samples of this step in halves, and what a lane must know of the whole step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lane(self, half: Any, whole: Any) -> tuple[Gradients, dict[str, float]]:
         """Gradients of a half, and its part of loss, tokens and further values of a log row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self) -> dict[str, Any]:
         """Held-out values for a log row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def row(self, mean: dict[str, float]) -> dict[str, Any]:
         """What a row of the log holds besides loss, rate, speed and time."""
-        raise NotImplementedError
 
     @property
     def progress(self) -> float:
