@@ -21,7 +21,7 @@ KV = tuple[torch.Tensor, torch.Tensor]  # keys and values
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """Shape of a drafter and its head; ``checkpoints.py`` reads it from the public formats."""
+    """Shape of a drafter and its head; ``configs.py`` reads it from the public formats."""
 
     hidden_size: int
     num_hidden_layers: int

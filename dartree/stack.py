@@ -15,13 +15,8 @@ from typing import Any
 
 import torch
 
-from dartree.checkpoints import (
-    load_drafter,
-    load_target_model,
-    read_json,
-    rope_theta_of,
-    warn_of_other_copies,
-)
+from dartree.checkpoints import load_drafter, load_target_model, warn_of_other_copies
+from dartree.configs import read_json, rope_theta_of
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find

@@ -83,7 +83,7 @@ def estimates(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _pairs(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any], Any]]:
     """(name, target's config.json, drafter's config) of everything to be estimated."""
     from dartree import public
-    from dartree.checkpoints import parse_drafter_config, read_json
+    from dartree.configs import parse_drafter_config, read_json
     from dartree.stack import bundled_stacks, data_dir
 
     if args.target is not None:

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import dartree
-from dartree.checkpoints import default_target_layers, load_target_model, parse_drafter_config
+from dartree.checkpoints import load_target_model
+from dartree.configs import default_target_layers, parse_drafter_config
 from tests.conftest import DATA
 from tests.reference import causal_logits, random_model
 

@@ -9,8 +9,8 @@ import torch
 
 import dartree
 from dartree import public
-from dartree.checkpoints import parse_drafter_config
 from dartree.cli import main
+from dartree.configs import parse_drafter_config
 from dartree.memory import estimate
 from dartree.stage_memory import LiveBytes
 from tests.conftest import DATA

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from dartree import reports
-from dartree.checkpoints import read_json
+from dartree.configs import read_json
 from dartree.plots.save import stable_part
 from dartree.settings import TreeSettings
 from dartree.stack import data_dir

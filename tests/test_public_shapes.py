@@ -11,7 +11,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import dartree
 from dartree import public
-from dartree.checkpoints import empty_drafter, load_drafter, parse_drafter_config
+from dartree.checkpoints import empty_drafter, load_drafter
+from dartree.configs import parse_drafter_config
 
 V = 151936
 SIZES = {"4B": (2560, 9728), "8B": (4096, 12288)}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dartree import memory, public
-from dartree.checkpoints import parse_drafter_config
+from dartree.configs import parse_drafter_config
 from dartree.drafter import DrafterConfig
 from dartree.settings import TreeSettings
 

@@ -224,7 +224,7 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
 
 def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]) -> Stack:
     from dartree import memory, public
-    from dartree.checkpoints import parse_drafter_config
+    from dartree.configs import parse_drafter_config
     from dartree.paper.run import load_model
 
     for drafter in (model.drafter, model.dflash):  # said before anything is loaded

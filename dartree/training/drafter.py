@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
-from dartree.checkpoints import load_target_model, rope_theta_of
+from dartree.checkpoints import load_target_model
+from dartree.configs import rope_theta_of
 from dartree.drafter import DrafterConfig
 from dartree.training import common
 from dartree.training.drafter_run import DrafterRun

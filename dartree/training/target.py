@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from dartree.checkpoints import rope_theta_of
+from dartree.configs import rope_theta_of
 from dartree.training import common, packing
 from dartree.training.loop import HALVES, Gradients, Run, add_run_arguments, sample_numbers
 from dartree.training.tokenizer import MODEL_ROWS, SPECIAL

@@ -20,7 +20,7 @@ from dartree.analysis.roofline import (
     Load,
     ModelShape,
 )
-from dartree.checkpoints import parse_drafter_config
+from dartree.configs import parse_drafter_config
 from dartree.plots import scale as pictures
 
 # 1 GB/s and 1 TFLOP/s: milliseconds are read off the bytes.

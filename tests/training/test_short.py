@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import dartree
-from dartree.checkpoints import CheckpointError
 from dartree.heads import NoCorrection, corrected_logits
 from dartree.plots import training as pictures
-from dartree.settings import TreeSettings
+from dartree.settings import CheckpointError, TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.target import Target
 from dartree.training import corpus, short

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dartree.checkpoints import rope_theta_of
+from dartree.configs import rope_theta_of
 from dartree.training import commands, common, loop, optimiser, packing, target
 from dartree.training import tokenizer as tok
 from tests.training.drafter_fixtures import small_corpus
