@@ -27,7 +27,10 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
         "--compile", nargs="?", const="all", metavar="all|head",
         help="torch.compile for target, drafter and head, or for the head alone",
     )  # fmt: skip
-    parser.add_argument("--pack", action="store_true", help="oneDNN's layout for weights (CPU)")
+    parser.add_argument(
+        "--pack", action=argparse.BooleanOptionalAction,
+        help="weights in oneDNN's layout (default: in float32 on a CPU, up to 1 GiB of them)",
+    )  # fmt: skip
 
 
 def tree_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,12 +123,9 @@ def load(args: argparse.Namespace) -> Stack:
             raise ValueError(f"threads must be at most {most}, got {threads}.")
         torch.set_num_threads(threads)
     stack = load_stack(
-        args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device
-    )
-    if args.pack:
-        from dartree.packed import packed_stack
-
-        stack = packed_stack(stack)
+        args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device,
+        pack=args.pack,
+    )  # fmt: skip
     if args.compile:
         from dartree.compiled import compiled_stack
 

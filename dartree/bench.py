@@ -27,6 +27,7 @@ from dartree.compare import (
     ms_per_round,
     number,
     prompt_of,
+    run_on,
     text_table,
     versions,
 )
@@ -257,9 +258,8 @@ def format_bench(result: dict[str, Any]) -> str:
     lines = [
         text_table(rows),
         "",
-        f"stack {first['stack']}, {first['dtype']} on {first['device']}, {first['threads']} "
-        f"threads, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new tokens, "
-        f"T = {options['temperature']:g}, median of {options['repeats']} repeats, interleaved; "
+        f"{run_on(first)}, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new "
+        f"tokens, T = {options['temperature']:g}, median of {options['repeats']} repeats, interleaved; "
         f"{result['machine']['processor']}.",
         f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop "
         "of this run; vs hf: against transformers' generate. range: slowest and fastest repeat.",

@@ -245,6 +245,7 @@ def _entry(method, runs, reference, prompts, temperature) -> dict[str, Any]:
         "device": g.device,
         "threads": g.threads,
         "seed": g.seed,
+        "packed": g.packed,
     }
 
 
@@ -343,9 +344,8 @@ def format_table(result: dict[str, Any]) -> str:
     )
     lines += [
         "",
-        f"stack {first['stack']}, {first['dtype']} on {first['device']}, {first['threads']} "
-        f"threads, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new tokens, "
-        f"T = {options['temperature']:g}, {options['repeats']} repeat(s).",
+        f"{run_on(first)}, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new "
+        f"tokens, T = {options['temperature']:g}, {options['repeats']} repeat(s).",
         "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. tokens/s: "
         "first tokens and prefills left out. speedup: "
         "tokens/s against `ar`, our one-token loop.",
@@ -365,6 +365,13 @@ def format_table(result: dict[str, Any]) -> str:
             "depth {depth}.".format(**dartree_settings)
         )
     return "\n".join(lines)
+
+
+def run_on(entry: Mapping[str, Any]) -> str:
+    """What a method's numbers were made on: stack, dtype, device, layout of weights, threads."""
+    packed = ", packed weights" if entry["packed"] else ""
+    threads = "1 thread" if entry["threads"] == 1 else f"{entry['threads']} threads"
+    return f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}, {threads}"
 
 
 def headless_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -58,6 +58,7 @@ class Generation:
     device: str
     threads: int
     seed: int
+    packed: bool = False  # weights in oneDNN's layout
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     records: list[RoundRecord] = field(default_factory=list)
@@ -106,6 +107,7 @@ class Generation:
             "method", "stack", "drafter", "settings", "token_ids", "text", "prompt_tokens",
             "new_tokens", "rounds", "accepted_per_round", "tau", "head_calls", "verified_nodes",
             "seconds", "tokens_per_second", "stop_reason", "dtype", "device", "threads", "seed",
+            "packed",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names} | {"tau_per_prompt": self.tau}
 
@@ -185,6 +187,7 @@ class Decoding:
             device=str(target.device),
             threads=torch.get_num_threads(),
             seed=int(seed),
+            packed=stack.packed,
             seconds=dict.fromkeys(("prefill", *STAGES, "total"), 0.0),
         )
 

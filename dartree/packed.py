@@ -6,49 +6,81 @@ processor is measured in ``data/benchmarks/README.md``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dartree.stack import Stack
-
 ROWS = 64  # what the layout is chosen for; other counts work and gain less
+MOST_BYTES = 2**30  # of weights that are packed without being asked to: the copy doubles them
 
 
 class PackedLinear(nn.Module):
-    """An ``nn.Linear`` for inference: x [..., in] to [..., out] in fp32 on the CPU."""
+    """An ``nn.Linear`` for inference: x [..., in] to [..., out] in fp32 on the CPU.
+
+    One row is faster with the plain weight, a graph has a layout of its own, and autograd knows
+    no packed weights: all these use the plain one.
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
+        self._packed: torch.Tensor | None = None
+        self._made_of: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in] to [..., out]."""
-        # One row is faster with the plain weight, and a graph has a layout of its own.
-        if x.shape[-2] == 1 or torch.compiler.is_compiling():
+        if x.shape[-2] == 1 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return F.linear(x, self.weight, self.bias)
+        version = 0 if self.weight.is_inference() else self.weight._version
+        made_of = self.weight.data_ptr(), version
+        if self._made_of != made_of:  # the first time, or the weight was changed in place
+            self._packed, self._made_of = self._pack(), made_of
+        if self._packed is None:
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
+    def _pack(self) -> torch.Tensor | None:
+        """The weight in oneDNN's layout; None where it was moved or cast to what has none."""
+        if reason(self.weight):
+            return None
+        return torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), ROWS)
 
-def packed_stack(stack: Stack) -> Stack:
-    """Pack the linear layers of ``stack``'s target and drafters, in place; returns ``stack``.
+    def __getstate__(self) -> dict:
+        # The layout can neither be copied nor saved: a copy packs again.
+        return {**super().__getstate__(), "_packed": None, "_made_of": None}
 
-    Raises ValueError where that cannot work: on a GPU, in another dtype than fp32, or with a torch
+
+def reason(weight: torch.Tensor) -> str | None:
+    """Why a weight like this cannot be packed, in one sentence; None where it can."""
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return f"packing is for float32 on cpu, got {weight.dtype} on {weight.device}."
+    if not torch.backends.mkldnn.is_available():
+        return "packing needs a torch built with oneDNN (mkldnn); this one has none."
+    return None
+
+
+def pack(models: Iterable[nn.Module], asked: bool = False) -> bool:
+    """Pack the linear layers of ``models`` in place; returns whether they are packed.
+
+    Without ``asked`` they are only where they can be and weigh no more than MOST_BYTES; with it,
+    raises ValueError where that cannot work: on a GPU, in another dtype than fp32, or with a torch
     without oneDNN.
     """
-    if stack.target.device.type != "cpu" or stack.target.dtype != torch.float32:
-        raise ValueError(
-            f"packing is for float32 on cpu, got {stack.target.dtype} on {stack.target.device}."
-        )
-    if not torch.backends.mkldnn.is_available():
-        raise ValueError("packing needs a torch built with oneDNN (mkldnn); this one has none.")
-    models = [stack.target.model, stack.drafter]
-    if stack.marginal is not None:
-        models += [stack.marginal.target.model, stack.marginal.drafter]
-    for model in models:
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, PackedLinear(child))
-    return stack
+    places = {
+        (module, name): child
+        for model in models
+        for module in model.modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.Linear)
+    }
+    why = next(filter(None, (reason(linear.weight) for linear in places.values())), None)
+    if why and asked:
+        raise ValueError(why)
+    weight = sum(linear.weight.nbytes for linear in places.values())
+    if why or (weight > MOST_BYTES and not asked):
+        return False
+    for (module, name), linear in places.items():
+        setattr(module, name, PackedLinear(linear))
+    return True

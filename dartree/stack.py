@@ -20,6 +20,7 @@ from dartree.configs import read_json, rope_theta_of
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find
+from dartree.packed import pack as pack_linear_layers
 from dartree.proposers import MARGINAL_METHODS
 from dartree.settings import CheckpointError, TreeSettings, first_line
 from dartree.spread import target_of
@@ -74,6 +75,7 @@ class Stack:
     tuned: dict[str, TreeSettings] = field(default_factory=dict)  # fastest by method, see its card
     files: tuple[Path, ...] = ()  # the weights of a bundled stack
     sources: dict[str, Source] = field(default_factory=dict)
+    packed: bool = False  # whether the weights are laid out for oneDNN, see packed.py
 
     @property
     def target(self) -> Target:
@@ -212,6 +214,7 @@ def load_stack(
     drafter_dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     device_map: str | dict[str, Any] | None = None,
+    pack: bool | None = None,
 ) -> Stack:
     """Load a bundled stack by ``name`` ("tiny"), or ``target`` and ``drafter`` by folder or hub id.
 
@@ -219,14 +222,15 @@ def load_stack(
     ``dflash`` and ``ddtree``, beside one with a head. ``dtype``: fp32 on a CPU and bf16 on a GPU
     unless given; ``drafter_dtype``: the same unless given. ``device_map``: spreads the target
     over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
-    where the target's lm_head lies. Raises ValueError for unknown names and CheckpointError for
-    anything wrong with the files.
+    where the target's lm_head lies. ``pack``: whether weights are laid out for oneDNN
+    (:mod:`dartree.packed`); None: in fp32 on a CPU, up to 1 GiB of them. Raises ValueError for unknown names and CheckpointError for
+    anything wrong with the files, or where packing was asked for and cannot work.
     """
     where = _device("cpu" if device is None else device)
     if device is None and device_map is not None and torch.cuda.is_available():
         where = torch.device("cuda")
     kind = torch_dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16)
-    placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map)
+    placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map, pack)
     if (target is None) != (drafter is None):
         raise ValueError("target and drafter must be given together.")
     if target is not None and name is not None:
@@ -255,7 +259,7 @@ def load_stack(
 
 
 def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], placing) -> Stack:
-    dtype, drafter_dtype, device, device_map = placing
+    dtype, drafter_dtype, device, device_map, pack = placing
     model = load_target_model(sources["target"].folder, dtype, device, device_map)
     device = model.lm_head.weight.device  # a device_map decides where that is
     if device.type == "meta":
@@ -266,7 +270,11 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
         if part in sources
     }
     tokenizer = _tokenizer(sources["target"].folder)
-    return Stack(name, pairs["drafter"], pairs.get("dflash"), tokenizer, sources=sources)
+    stack = Stack(name, pairs["drafter"], pairs.get("dflash"), tokenizer, sources=sources)
+    if pack or (pack is None and device_map is None):
+        models = [model, *(pair.drafter for pair in pairs.values())]
+        stack.packed = pack_linear_layers(models, asked=bool(pack))
+    return stack
 
 
 def find_part(part: str, place: Any) -> Source:

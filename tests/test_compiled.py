@@ -17,7 +17,7 @@ from dartree.compiled import (
     report,
     why_not,
 )
-from dartree.packed import packed_stack
+from dartree.packed import pack
 from dartree.supertree import expand
 from dartree.target import tree_rows
 from tests.reference import prompt, random_stack
@@ -138,7 +138,8 @@ def test_a_compiled_stack_writes_the_same_text(method):
     stack = random_stack(dtype=torch.float32)
     settings = dartree.TreeSettings(width=3, candidates=5, budget=16)
     plain = dartree.generate(stack, prompt(6), method="ar", max_new_tokens=20, stop=[])
-    fast = compiled_stack(packed_stack(stack))
+    assert pack([stack.target.model, stack.drafter])
+    fast = compiled_stack(stack)
     for name in ("ar", method):
         out = dartree.generate(
             fast, prompt(6), method=name, settings=settings, max_new_tokens=20, stop=[]
