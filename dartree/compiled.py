@@ -120,9 +120,6 @@ class CompiledTarget(Target):
     """
 
     def __init__(self, target: Target) -> None:
-        reason = why_not() if target.device.type == "cpu" else None
-        if reason:
-            raise ValueError(reason)
         super().__init__(target.model)
         self.tap_ids, self._eager = target.tap_ids, target
         self.compile_seconds: dict[tuple[int, int], float] = {}
@@ -252,15 +249,13 @@ class CompiledDrafter:
     def _static_block(self, x, slots, mask, keys, values) -> torch.Tensor:
         """[1, L, H]; what is compiled."""
         rope = self._drafter.rotary(slots[None], x.dtype)
-        for layer, k, v in zip(self._drafter.layers, keys, values, strict=True):
-            attention = layer.self_attn
-            h = layer.input_layernorm(x)
-            own_keys, own_values = attention.keys_values(h, rope)
-            k.index_copy_(2, slots, own_keys)
-            v.index_copy_(2, slots, own_values)
-            x = x + attention.attend(attention.queries(h, rope), k, v, mask)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self._drafter.norm(x)
+
+        def write(i: int, own: KV) -> KV:
+            keys[i].index_copy_(2, slots, own[0])
+            values[i].index_copy_(2, slots, own[1])
+            return keys[i], values[i]
+
+        return self._drafter.run(x, rope, write, mask)
 
 
 @dataclass

@@ -7,7 +7,7 @@ features enter as keys and values of every layer, through the same projections a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -220,6 +220,26 @@ class DFlashDrafter(nn.Module):
         ids[0, 0] = anchor
         return ids
 
+    def run(
+        self,
+        x: torch.Tensor,
+        rope: tuple[torch.Tensor, ...],
+        extend: Callable[[int, KV], KV],
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Hidden states [A, L, H] of embedded blocks ``x`` [A, L, H], after the final norm.
+
+        ``extend``: from a layer's number and the blocks' own keys and values to all that they
+        attend to, each [A, kv_heads, T, head_dim]. ``mask``: additive, to [A, heads, L, T].
+        """
+        for i, layer in enumerate(self.layers):
+            attention = layer.self_attn
+            h = layer.input_layernorm(x)
+            keys, values = extend(i, attention.keys_values(h, rope))
+            x = x + attention.attend(attention.queries(h, rope), keys, values, mask)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return self.norm(x)
+
     def forward(
         self,
         block_embeddings: torch.Tensor,  # [A, L, H]
@@ -235,18 +255,16 @@ class DFlashDrafter(nn.Module):
         x = block_embeddings.to(self.dtype)
         block_rope = self.rotary(block_positions, x.dtype)
         context_rope = self.rotary(context_positions[None], x.dtype)
-        for layer in self.layers:
-            attention = layer.self_attn
-            h = layer.input_layernorm(x)
-            shared = attention.keys_values(context, context_rope)
-            own = attention.keys_values(h, block_rope)
-            k, v = (
-                torch.cat([s.expand(o.shape[0], -1, -1, -1), o], dim=-2)
+
+        def behind_context(i: int, own: KV) -> KV:
+            shared = self.layers[i].self_attn.keys_values(context, context_rope)
+            keys, values = (
+                torch.cat([s.expand(len(o), -1, -1, -1), o], dim=-2)
                 for s, o in zip(shared, own, strict=True)
             )
-            x = x + attention.attend(attention.queries(h, block_rope), k, v, mask)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.norm(x)
+            return keys, values
+
+        return self.run(x, block_rope, behind_context, mask)
 
 
 @dataclass
@@ -303,11 +321,10 @@ class DrafterCache:
         self.reserve(end, x.device)
         positions = torch.arange(self.length, end, device=x.device)[None]
         rope = self.drafter.rotary(positions, x.dtype)
-        for i, layer in enumerate(self.drafter.layers):
-            attention = layer.self_attn
-            h = layer.input_layernorm(x)
-            keys, values = self._keys[i][:, :, :end], self._values[i][:, :, :end]
-            keys[:, :, self.length :], values[:, :, self.length :] = attention.keys_values(h, rope)
-            x = x + attention.attend(attention.queries(h, rope), keys, values)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.drafter.norm(x)[0]  # [L, H]
+        return self.drafter.run(x, rope, self._write_block)[0]  # [L, H]
+
+    def _write_block(self, i: int, own: KV) -> KV:
+        end = self.length + own[0].shape[2]
+        keys, values = self._keys[i][:, :, :end], self._values[i][:, :, :end]
+        keys[:, :, self.length :], values[:, :, self.length :] = own
+        return keys, values

@@ -86,11 +86,6 @@ class SpreadKVCache:
         for device, part in self._parts.items():
             part.commit(rows.to(device))
 
-    def truncate_to(self, length: int) -> None:
-        """As :meth:`KVCache.truncate_to`, on every device."""
-        for part in self._parts.values():
-            part.truncate_to(length)
-
 
 class SpreadTarget(Target):
     """A Target for a model that accelerate has spread over devices."""

@@ -87,12 +87,6 @@ class KVCache:
         kept = window.index_select(4, rows)
         self._data[..., self.length : self.length + len(rows), :] = kept
 
-    def truncate_to(self, length: int) -> None:
-        """Forget all rows from ``length`` on; raises ValueError for more than there are."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"length must lie in 0..{self.length}, got {length}.")
-        self.length, self.pending = length, 0
-
     def _grow(self, rows: int) -> None:
         shape = list(self._data.shape)
         shape[4] = max(rows, 2 * self.capacity)

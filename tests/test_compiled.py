@@ -26,14 +26,15 @@ from tests.test_tree import random_tree
 works = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-def test_where_it_cannot_work_a_sentence_says_why(monkeypatch):
+@pytest.mark.parametrize("parts", ["all", "head"])
+def test_where_it_cannot_work_a_sentence_says_why(parts, monkeypatch):
     monkeypatch.setattr(module.torch, "__file__", "/a b/torch/__init__.py")
     with pytest.raises(ValueError, match="path without blanks"):
-        CompiledTarget(random_stack().target)
+        compiled_stack(random_stack(), parts)
     monkeypatch.setattr(module.torch, "__file__", "/ab/torch/__init__.py")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match="C\\+\\+ compiler"):
-        CompiledTarget(random_stack().target)
+        compiled_stack(random_stack(), parts)
 
 
 @pytest.fixture(scope="module")

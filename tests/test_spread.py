@@ -39,11 +39,6 @@ def test_the_cache_keeps_what_one_cache_keeps():
         for cache in (one, spread):
             cache.commit(torch.tensor(kept))
         assert spread.length == one.length == spread.get_seq_length()
-    for cache in (one, spread):
-        cache.truncate_to(4)
-    assert spread.length == 4
-    with pytest.raises(ValueError, match="length must lie in"):
-        spread.truncate_to(5)
 
 
 def test_a_model_in_one_place_has_a_plain_target():

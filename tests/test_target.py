@@ -78,19 +78,8 @@ def test_rows_may_cross_while_they_are_compacted():
     assert torch.equal(cache._data[..., 4:7, :], before[..., [3, 0, 1], :])
 
 
-def test_truncate_to_every_length():
-    model = random_model()
-    target, ids = Target(model), prompt(7)
-    for length in range(len(ids) + 1):
-        cache, _ = fresh(target, ids)
-        cache.truncate_to(length)
-        assert cache.get_seq_length() == length
-        logits = target.prefill(cache, torch.tensor([3, 4])).logits[0]
-        want = causal_logits(model, [*ids[:length], 3, 4])[-1]
-        torch.testing.assert_close(logits, want, **CLOSE)
-    cache, _ = fresh(target, ids)
-    with pytest.raises(ValueError, match="length"):
-        cache.truncate_to(len(ids) + 1)
+def test_only_pending_rows_can_be_committed():
+    cache, _ = fresh(Target(random_model()), prompt(7))
     with pytest.raises(ValueError, match="rows"):
         cache.commit(torch.tensor([0]))
 

@@ -125,11 +125,6 @@ class DrafterShape:
         norms = self.layers * (2 * model.hidden + 2 * model.head_dim) + 2 * model.hidden
         return self.layers * body.matrices + self.taps * model.hidden**2 + norms
 
-    def head_parameters(self, model: ModelShape) -> int:
-        """Weights of GRU and MLP."""
-        gru = 3 * self.gru * (model.hidden + self.gru)
-        return gru + self.mlp * (model.hidden + self.gru) + self.mlp * model.vocab
-
 
 def drafter_shape_of(name: str) -> DrafterShape:
     """The shape of a public Domino drafter, by its hub id."""
