@@ -188,7 +188,6 @@ def _generate(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     from dartree.decode import Decoding, stream_text
     from dartree.records import check_output, save_records
-    from dartree.stack import NO_HEAD
 
     check_output("records", args.records)
     stack = load(args)
@@ -197,7 +196,7 @@ def _generate(args: argparse.Namespace) -> int:
         stop=_stops(args.stop), raw=args.raw, **sampling(args),
     )  # fmt: skip
     result, quiet = decoding.result, args.json or args.no_stream
-    if result.drafter.endswith(NO_HEAD):
+    if result.lacks_head:
         print(f"[{result.method} runs on the marginals: {result.drafter}]", file=sys.stderr)
     try:
         for piece in stream_text(decoding):

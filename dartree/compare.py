@@ -16,7 +16,7 @@ import torch
 from dartree.clock import STAGES
 from dartree.decode import Decoding, Generation, generate
 from dartree.settings import METHODS, TreeSettings, check_method, file_path, instance, positive_int
-from dartree.stack import NO_HEAD, Stack
+from dartree.stack import Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
 LOSSLESS = {True: "yes", False: "NO", None: "-"}  # as tables show it
@@ -246,6 +246,7 @@ def _entry(method, runs, reference, prompts, temperature) -> dict[str, Any]:
         "threads": g.threads,
         "seed": g.seed,
         "packed": g.packed,
+        "lacks_head": g.lacks_head,
     }
 
 
@@ -376,7 +377,7 @@ def run_on(entry: Mapping[str, Any]) -> str:
 
 def headless_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line on the methods that ran with the identity correction, for want of a head."""
-    names = [e["method"] for e in entries if e["drafter"].endswith(NO_HEAD)]
+    names = [e["method"] for e in entries if e["lacks_head"]]
     if not names:
         return []
     return [f"{', '.join(names)}: the drafter has no correction head; they run on its marginals."]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import posixpath
-import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,14 +18,13 @@ from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find
 from dartree.packed import pack as pack_linear_layers
+from dartree.prompts import Prompt, encode_prompt, eos_ids
 from dartree.proposers import MARGINAL_METHODS
 from dartree.settings import CheckpointError, TreeSettings, first_line
 from dartree.spread import target_of
 from dartree.target import Target
 
-NO_HEAD = "without a correction head"  # ends the label of a pairing whose drafter has none
 STACK_PARTS = ("target", "drafter", "dflash")  # keys of stack.json that name folders
-Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 
 
 def data_dir() -> Path:
@@ -50,12 +46,16 @@ def bundled_stacks() -> list[str]:
 
 @dataclass
 class Pairing:
-    """What one method runs on: a target tapped for one drafter, the drafter and its head."""
+    """What one method runs on: a target tapped for one drafter, the drafter and its head.
+
+    ``lacks_head``: the method asks for corrections, and the drafter has no head that makes any.
+    """
 
     target: Target
     drafter: DFlashDrafter | Any  # None for `ar`
     head: Head
     label: str
+    lacks_head: bool = False
 
 
 @dataclass
@@ -96,16 +96,19 @@ class Stack:
         """The pairing that ``method`` runs on, with a label that says which checkpoint it is."""
         if method == "ar":
             return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
+        main = self.main
+        headless = main.head.name == NoCorrection.name  # true of a compiled one, too
         if method not in MARGINAL_METHODS:
-            if isinstance(self.main.head, NoCorrection):
-                return replace(self.main, label=f"{self.main.label}, {NO_HEAD}")
-            return self.main
+            if headless:
+                label = f"{main.label}, without a correction head"
+                return replace(main, label=label, lacks_head=True)
+            return main
         if self.marginal is not None:
             return self.marginal
-        if isinstance(self.main.head, NoCorrection):
-            return self.main
-        label = f"{self.main.label}, its marginals without the head"
-        return Pairing(self.main.target, self.main.drafter, NoCorrection(), label)
+        if headless:
+            return main
+        label = f"{main.label}, its marginals without the head"
+        return replace(main, head=NoCorrection(), label=label)
 
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt.
@@ -114,58 +117,7 @@ class Stack:
         applied (thinking off) where the tokenizer has one. ``raw`` text and ids go in as they
         are. Raises ValueError for an empty prompt, unknown ids, or text without a tokenizer.
         """
-        try:
-            if isinstance(prompt, bytes):
-                raise TypeError
-            parts: Any = prompt if isinstance(prompt, str) else list(prompt)
-            if isinstance(prompt, str) or (parts and isinstance(parts[0], dict)):
-                ids = None
-            else:
-                ids = [operator.index(i) for i in parts]
-        except TypeError:
-            raise ValueError(
-                f"prompt must be a text, token ids or messages, got {type(prompt).__name__}."
-            ) from None
-        ids = self._encode_text(parts, raw) if ids is None else ids
-        if not ids:
-            raise ValueError("prompt must not be empty.")
-        vocabulary = self.target.vocab_size
-        bad = [i for i in ids if not 0 <= i < vocabulary]
-        if bad:
-            raise ValueError(f"prompt ids must lie in 0..{vocabulary - 1}, got {bad[0]}.")
-        if self._thinks(ids):
-            warnings.warn(
-                "the prompt lets the model think, and public drafters are trained with thinking "
-                "off: fewer drafts will be accepted.",
-                stacklevel=3,
-            )
-        return ids
-
-    def _thinks(self, ids: list[int]) -> bool:
-        """Whether ids end inside <think>, or a user's /think comes after the last /no_think."""
-        text = "" if self.tokenizer is None else self.tokenizer.decode(ids)
-        on, off = (text.rfind(word) for word in ("<think>", "</think>"))
-        switches = re.findall(r"(?<!\S)/(no_)?think\b", text)
-        return on > off or bool(switches and not switches[-1])
-
-    def _encode_text(self, prompt: str | Sequence[dict[str, str]], raw: bool) -> list[int]:
-        if self.tokenizer is None:
-            raise ValueError(f"stack {self.name!r} has no tokenizer: give the prompt as ids.")
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        for message in messages:
-            _check_message(message)
-        text = prompt
-        if not (raw and isinstance(prompt, str)):
-            if self.tokenizer.chat_template:
-                # Drafters of this family are trained with thinking off.
-                text = self.tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=True,
-                    enable_thinking=False,
-                )  # fmt: skip
-            else:
-                text = "\n".join(str(m["content"]) for m in messages)
-        # verbose=False: the length is checked where the context is known, in one sentence.
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return encode_prompt(self.tokenizer, self.target.vocab_size, prompt, raw)
 
     def stop_ids(self) -> list[int]:
         """Stop ids of the target's generation config, in order, without duplicates."""
@@ -178,30 +130,6 @@ class Stack:
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
-
-
-def eos_ids(generation_config: Any) -> list[int]:
-    """Stop ids of a generation config (an int, a list or None), in order, without duplicates."""
-    ids = getattr(generation_config, "eos_token_id", None)
-    if ids is None:
-        return []
-    return list(dict.fromkeys([ids] if isinstance(ids, int) else [int(i) for i in ids]))
-
-
-def _check_message(message: Any) -> None:
-    if not isinstance(message, dict) or not all(
-        isinstance(message.get(name), str) for name in ("role", "content")
-    ):
-        raise ValueError(f"prompt messages must hold the texts role and content, got {message!r}.")
-    content = message["content"]
-    if not content.strip():
-        raise ValueError("prompt must not be empty.")
-    try:
-        content.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"prompt must be valid Unicode, got a lone surrogate at character {error.start}."
-        ) from None
 
 
 def load_stack(

@@ -156,3 +156,12 @@ def test_the_head_alone():
     fast = compiled_stack(stack, "head")
     assert fast.target is stack.target and fast.drafter is stack.drafter
     assert isinstance(fast.head, CompiledHead) and "nothing yet" in report(fast)
+
+
+def test_a_compiled_head_that_corrects_nothing_is_none(monkeypatch):
+    monkeypatch.setattr(module, "why_not", lambda: None)
+    stack = random_stack(head="none", dtype=torch.float32)
+    fast = compiled_stack(stack, "head")
+    for method in ("dflash", "dartree"):
+        one, two = stack.pairing(method), fast.pairing(method)
+        assert (one.label, one.lacks_head) == (two.label, two.lacks_head)

@@ -61,6 +61,10 @@ def test_a_drafter_without_a_head_says_so_where_a_head_would_be_used():
         m for m in dartree.METHODS if m not in plain
     }
     assert dartree.generate(stack, [5], max_new_tokens=2).drafter == labels["dartree"]
+    outs = {m: dartree.generate(stack, [5], method=m, max_new_tokens=2) for m in dartree.METHODS}
+    assert {m for m, out in outs.items() if not out.lacks_head} == set(plain)
+    stack.main.label = "a name that ends without a correction head"
+    assert not dartree.generate(stack, [5], method="ddtree", max_new_tokens=2).lacks_head
 
 
 def test_methods_on_the_head_less_drafter_use_its_taps():
