@@ -1,13 +1,14 @@
 """dartree: learn, measure and extend tree-based speculative decoding (DARTree) on Qwen3."""
 
 from dartree.api import corrected_logits, ddtree, draft, expand, verify
+from dartree.checks import CheckpointError
 from dartree.decode import Decoding, Generation, GenerationError, generate, stream
 from dartree.drafter import Block
 from dartree.hf import custom_generate
 from dartree.proposers import Proposal, add_method
 from dartree.pruning import best_first, top_b
 from dartree.records import RoundRecord, load_records, save_records
-from dartree.settings import METHODS, CheckpointError, TreeSettings
+from dartree.settings import METHODS, TreeSettings
 from dartree.stack import Stack, data_dir, load_stack
 from dartree.tree import DraftTree, Supertree
 

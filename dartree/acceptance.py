@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dartree.settings import fraction, integer, non_negative, positive_int
+from dartree.checks import fraction, non_negative, positive_int, seed_number
 from dartree.tree import DraftTree
 
 
@@ -62,7 +62,7 @@ class Chooser:
         self.temperature = non_negative("temperature", temperature)
         self.greedy = self.temperature == 0
         self._generator = torch.Generator(device=device)
-        self._generator.manual_seed(integer("seed", seed) & 0x7FFF_FFFF_FFFF_FFFF)
+        self._generator.manual_seed(seed_number(seed))
         self._warpers = _warpers(top_k, top_p, min_p)
 
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from dartree import heads, supertree
+from dartree.checks import instance
 from dartree.decode import draft_block
 from dartree.drafter import Block
 from dartree.proposers import best_first_on_rows
-from dartree.settings import TreeSettings, check_budget, check_settings, instance
+from dartree.settings import TreeSettings, check_budget
 from dartree.stack import Pairing, Stack
 from dartree.target import tree_rows
 from dartree.tree import DraftTree, Supertree
@@ -93,7 +94,7 @@ def corrected_logits(stack: Stack, block: Block, draft_ids: Sequence[int]) -> to
 def expand(stack: Stack, block: Block, settings: TreeSettings | None = None) -> Supertree:
     """The supertree of ``block`` under the stack's head (W, K and depth of ``settings``)."""
     _check_block(stack, block)
-    settings = check_settings(stack.settings if settings is None else settings)
+    settings = stack.chosen_settings(settings)
     return supertree.expand(block, stack.head, settings).supertree
 
 

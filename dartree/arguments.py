@@ -99,7 +99,8 @@ def sampling(args: argparse.Namespace) -> dict[str, Any]:
 def check_early(args: argparse.Namespace, methods: list[str]) -> None:
     """Refuse bad settings before any model is loaded."""
     from dartree.acceptance import Chooser
-    from dartree.settings import TreeSettings, check_method, positive_int
+    from dartree.checks import positive_int
+    from dartree.settings import TreeSettings, check_method
 
     for method in methods:
         check_method(method)
@@ -112,7 +113,7 @@ def check_early(args: argparse.Namespace, methods: list[str]) -> None:
 def load(args: argparse.Namespace) -> Stack:
     import torch
 
-    from dartree.settings import positive_int
+    from dartree.checks import positive_int
     from dartree.stack import load_stack
 
     if args.compile not in (None, "all", "head"):

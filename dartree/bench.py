@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from dartree.baselines import AR_COMPILED, BASELINES, HF_GENERATE, ar_compiled, hf_generate
+from dartree.checks import positive_int
 from dartree.clock import STAGES
 from dartree.compare import (
     LOSSLESS,
@@ -34,7 +35,7 @@ from dartree.compare import (
 from dartree.compiled import CompiledHead, CompiledTarget, compiled_stack, report, why_not
 from dartree.decode import Generation, generate
 from dartree.memory import estimate
-from dartree.settings import TreeSettings, check_method, positive_int
+from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack
 from dartree.stage_memory import stage_memory
 

@@ -14,10 +14,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from dartree.checks import CheckpointError, first_line
 from dartree.configs import parse_drafter_config, read_json, refuse_quantised
 from dartree.drafter import DFlashDrafter, DrafterConfig
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
-from dartree.settings import CheckpointError, first_line
 from dartree.spread import TENSOR_PARALLEL, tensor_parallel_options
 
 # Frozen copies of the target's tables that some files carry.

@@ -223,9 +223,10 @@ def _generate(args: argparse.Namespace) -> int:
 
 def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     """Methods, repeats and prompts of a command over many prompts, all checked."""
+    from dartree.checks import positive_int
     from dartree.compare import load_prompts
     from dartree.records import check_output
-    from dartree.settings import METHODS, positive_int
+    from dartree.settings import METHODS
     from dartree.stack import data_dir
 
     methods = list(METHODS)

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from dartree.checks import file_path, instance, positive_int
 from dartree.clock import STAGES
 from dartree.decode import Decoding, Generation, generate
-from dartree.settings import METHODS, TreeSettings, check_method, file_path, instance, positive_int
+from dartree.settings import METHODS, TreeSettings, check_method
 from dartree.stack import Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dartree.checks import CheckpointError
 from dartree.drafter import DrafterConfig
-from dartree.settings import CheckpointError
 
 # "causal_v5" is the older name of exactly the Domino head.
 _PROJECTORS = {None: "none", "domino": "domino", "causal_v5": "domino", "dspark": "markov"}

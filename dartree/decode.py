@@ -13,18 +13,12 @@ from typing import Any
 import torch
 
 from dartree.acceptance import Chooser, NonFiniteLogitsError, walk
+from dartree.checks import instance, positive_int
 from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
 from dartree.proposers import PROPOSERS, Proposal
 from dartree.records import RoundRecord, missing_reason
-from dartree.settings import (
-    TreeSettings,
-    check_budget,
-    check_method,
-    check_settings,
-    instance,
-    positive_int,
-)
+from dartree.settings import TreeSettings, check_budget, check_method
 from dartree.stack import Pairing, Prompt, Stack
 from dartree.stopping import StopRule
 from dartree.target import tree_rows
@@ -163,7 +157,7 @@ class Decoding:
     ) -> None:
         instance("stack", stack, Stack)
         check_method(method)
-        self.settings = check_settings(stack.settings if settings is None else settings)
+        self.settings = stack.chosen_settings(settings)
         max_new_tokens = positive_int("max_new_tokens", max_new_tokens)
         self._pairing = pairing = stack.pairing(method)
         target = pairing.target

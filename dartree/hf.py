@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from dartree.checks import LARGEST_SEED, instance
 from dartree.decode import Decoding
-from dartree.settings import TreeSettings, check_method, check_settings
+from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack, eos_ids, find_part, pair_with_model
 from dartree.target import cached_rows
 
@@ -44,7 +45,7 @@ def custom_generate(
     already for a drafter that cannot be found.
     """
     check_method(method)
-    settings = check_settings(TreeSettings() if settings is None else settings)
+    settings = instance("settings", TreeSettings() if settings is None else settings, TreeSettings)
     if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
         raise ValueError(f"streamer must have put and end, got {type(streamer).__name__}.")
     source = find_part("drafter", drafter)
@@ -113,7 +114,7 @@ def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
 def _sampling(config) -> dict[str, Any]:
     if not config.do_sample:
         return {}
-    seed = int(torch.randint(2**62, (1,)))
+    seed = int(torch.randint(LARGEST_SEED, (1,)))
     options = {"temperature": 1.0 if config.temperature is None else config.temperature}
     options |= {n: getattr(config, n, None) for n in ("top_k", "top_p", "min_p")}
     options["top_k"] = options["top_k"] or None

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dartree.settings import CheckpointError, first_line
+from dartree.checks import CheckpointError, first_line
 
 # Commits that public runs name as good; an id that is not here resolves to its newest commit,
 # which is recorded. Targets and Domino files: nobody has published a commit to hold on to.

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from dartree.checkpoints import empty_drafter
+from dartree.checks import CheckpointError, first_line, positive_int
 from dartree.drafter import DrafterConfig
 from dartree.heads import TABLE_BYTES
-from dartree.settings import CheckpointError, TreeSettings, first_line, positive_int
+from dartree.settings import TreeSettings
 
 
 @dataclass(frozen=True)

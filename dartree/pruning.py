@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dartree.settings import finite, instance, penalty, positive_int
+from dartree.checks import finite, instance, positive_int
+from dartree.settings import penalty
 from dartree.tree import DraftTree, Supertree
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dartree.acceptance import Verdict
+from dartree.checks import file_path, instance
 from dartree.proposers import Proposal
-from dartree.settings import file_path, instance
 from dartree.tree import DraftTree, Supertree
 
 # Why the token that the target chose after the accepted path was not in the tree.

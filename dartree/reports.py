@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from dartree import gallery
+from dartree.checks import non_negative, positive_int, seed_number
 from dartree.portable import make_portable
 from dartree.records import check_output
-from dartree.settings import check_method, integer, non_negative, penalty, positive_int
+from dartree.settings import check_method, penalty
 from dartree.stack import bundled_stacks
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -41,7 +42,8 @@ PAPERMILL = (
 _RULES: dict[str, Callable[[str, Any], Any]] = dict.fromkeys(
     ("width", "candidates", "budget", "max_new_tokens", "limit"), positive_int
 )
-_RULES |= {"temperature": non_negative, "seed": integer, "depth_penalty": lambda _, p: penalty(p)}
+_RULES |= {"temperature": non_negative, "depth_penalty": lambda _, p: penalty(p),
+           "seed": lambda _, s: seed_number(s)}  # fmt: skip
 _SET_BY_OPTIONS = {"out_dir": "--out", "quick": "--quick"}
 
 

@@ -1,12 +1,12 @@
-"""Tree settings, method names and the checks of every numeric argument, in one place."""
+"""Tree settings and the names of methods."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
+
+from dartree.checks import finite, positive, positive_int
 
 METHODS = (
     "ar",
@@ -21,9 +21,6 @@ METHODS = (
 
 added_methods: list[str] = []  # names given to proposers.add_method
 
-# Counts above this are typing errors, and would overflow where tensors are indexed.
-LARGEST = 2**31 - 1
-
 # Above these a tree would take many gigabytes in a single step.
 MOST_ROWS = 2**17  # nodes at one depth of a supertree
 MOST_SCORES = 2**26  # scores at one depth: rows times K, or times V
@@ -35,75 +32,16 @@ LEAST_SCORE_TEMPERATURE = 1e-6  # logits over smaller ones could overflow
 NORMALISERS = ("candidates", "vocabulary")
 
 
-class CheckpointError(ValueError):
-    """A checkpoint, configuration or stack folder that cannot be used; the message says why."""
-
-
-def first_line(error: Exception) -> str:
-    """First line of a library's error message, or its repr where it has no message."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else repr(error)
-
-
-def positive_int(name: str, value: Any) -> int:
-    """Return ``value`` as an int, or raise ValueError unless it is an integer >= 1."""
-    if isinstance(value, bool) or not _is_integer(value) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
-    if value > LARGEST:
-        raise ValueError(f"{name} must be at most {LARGEST}, got {value!r}.")
-    return int(value)
-
-
-def integer(name: str, value: Any) -> int:
-    """Return ``value`` as an int, or raise ValueError unless it is an integer."""
-    if isinstance(value, bool) or not _is_integer(value):
-        raise ValueError(f"{name} must be an integer, got {value!r}.")
-    return int(value)
-
-
-def non_negative(name: str, value: Any) -> float:
-    """Return ``value`` as a float, or raise ValueError unless it is finite and >= 0."""
-    number = _as_float(value)
-    if number is None or not math.isfinite(number) or number < 0:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
-    return number
-
-
 def penalty(value: Any) -> float:
     """A depth penalty as a float; ValueError, with the reason, for a bonus."""
-    number = _as_float(value)
-    if number is not None and math.isfinite(number) and number < 0:
+    if finite("depth_penalty", value) < 0:
         raise ValueError(
             f"depth_penalty must be a finite number of at least 0, got {value!r}: with a bonus a "
             "node can outrank its own parent, and the best nodes need not form a tree."
         )
-    if number is not None and MOST_PENALTY < number < math.inf:
+    if value > MOST_PENALTY:
         raise ValueError(f"depth_penalty must be at most {MOST_PENALTY:g}, got {value!r}.")
-    return non_negative("depth_penalty", value)
-
-
-def finite(name: str, value: Any) -> float:
-    """Return ``value`` as a float, or raise ValueError unless it is finite."""
-    number = _as_float(value)
-    if number is None or not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {value!r}.")
-    return number
-
-
-def positive(name: str, value: Any) -> float:
-    """Return ``value`` as a float, or raise ValueError unless it is finite and > 0."""
-    number = _as_float(value)
-    if number is None or not math.isfinite(number) or number <= 0:
-        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
-    return number
-
-
-def fraction(name: str, value: Any) -> float:
-    """Return ``value`` as a float, or raise ValueError unless 0 <= value <= 1."""
-    number = _as_float(value)
-    if number is None or not 0 <= number <= 1:
-        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}.")
-    return number
+    return float(value)
 
 
 def check_method(method: str) -> str:
@@ -112,22 +50,6 @@ def check_method(method: str) -> str:
     if not isinstance(method, str) or method not in known:
         raise ValueError(f"method must be one of {', '.join(known)}, got {method!r}.")
     return method
-
-
-def _is_integer(value: Any) -> bool:
-    try:
-        return isinstance(value, int) or (
-            float(value) == int(value) and not isinstance(value, (str, bytes))
-        )
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
-def _as_float(value: Any) -> float | None:
-    try:
-        return None if isinstance(value, (bool, str, bytes)) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -218,28 +140,6 @@ class TreeSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain dict of all fields, for JSON."""
         return asdict(self)
-
-
-def instance(name: str, value: Any, kind: type) -> Any:
-    """Return ``value`` if it is a ``kind``, else raise ValueError."""
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise ValueError(f"{name} must be {article} {kind.__name__}, got {type(value).__name__}.")
-    return value
-
-
-def file_path(name: str, value: Any) -> Path:
-    """Return ``value`` as a Path, or raise ValueError unless it is one or a text."""
-    if not isinstance(value, (str, Path)):
-        raise ValueError(f"{name} must be a path, got {type(value).__name__}.")
-    return Path(value)
-
-
-def check_settings(settings: Any) -> TreeSettings:
-    """Return ``settings`` if they are TreeSettings, else raise ValueError."""
-    if not isinstance(settings, TreeSettings):
-        raise ValueError(f"settings must be TreeSettings, got {type(settings).__name__}.")
-    return settings
 
 
 # Trees that grow until B is spent, whatever W is.

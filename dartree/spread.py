@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from dartree.checks import CheckpointError
 from dartree.drafter import KV
-from dartree.settings import CheckpointError
 from dartree.target import KVCache, Target
 
 TENSOR_PARALLEL = "tensor-parallel"  # a value of device_map

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dartree.checkpoints import load_drafter, load_target_model, warn_of_other_copies
+from dartree.checks import CheckpointError, first_line, instance
 from dartree.configs import read_json, rope_theta_of
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
@@ -20,7 +21,7 @@ from dartree.hub import Source, find
 from dartree.packed import pack as pack_linear_layers
 from dartree.prompts import Prompt, encode_prompt, eos_ids
 from dartree.proposers import MARGINAL_METHODS
-from dartree.settings import CheckpointError, TreeSettings, first_line
+from dartree.settings import TreeSettings
 from dartree.spread import target_of
 from dartree.target import Target
 
@@ -109,6 +110,10 @@ class Stack:
             return main
         label = f"{main.label}, its marginals without the head"
         return replace(main, head=NoCorrection(), label=label)
+
+    def chosen_settings(self, given: TreeSettings | None) -> TreeSettings:
+        """``given`` or, for None, the stack's own; ValueError for what are no TreeSettings."""
+        return self.settings if given is None else instance("settings", given, TreeSettings)
 
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt.

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dartree.checks import CheckpointError
 from dartree.drafter import KV
-from dartree.settings import CheckpointError
 from dartree.tree import DraftTree
 
 

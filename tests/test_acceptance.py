@@ -83,6 +83,14 @@ def test_bad_filters(name, value):
         Chooser(temperature=1.0, **{name: value})
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**70, -(2**70), 1.5, "1", None, True, float("nan")])
+def test_bad_seeds(seed):
+    """2**64 used to be the same seed as 0, and hf-generate to fail on it without a sentence."""
+    with pytest.raises(ValueError, match="seed must be an integer in 0..4294967295, got "):
+        Chooser(temperature=1.0, seed=seed)
+    assert Chooser(temperature=1.0, seed=2**32 - 1).temperature == 1
+
+
 @pytest.mark.parametrize("method", [m for m in dartree.METHODS if m != "ar"])
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.8}, {"top_k": 5, "min_p": 0.05}])
 def test_sampled_text_is_that_of_plain_sampling_with_the_same_seed(method, filters):

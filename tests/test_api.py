@@ -46,7 +46,7 @@ def test_bad_arguments():
         (lambda: dartree.corrected_logits(stack, block, prompt(n + 1)), "5 or 6 ids, got 7"),
         (lambda: dartree.corrected_logits(stack, block, prompt(n - 2)), "5 or 6 ids, got 4"),
         (lambda: dartree.corrected_logits(stack, block, [-1] * n), "got -1"),
-        (lambda: dartree.expand(stack, block, {}), "settings must be TreeSettings"),
+        (lambda: dartree.expand(stack, block, {}), "settings must be a TreeSettings"),
         (lambda: dartree.ddtree(block, 0), "budget must be"),
         (lambda: dartree.ddtree(block, 10**9), "budget must be at most 8192"),
         (lambda: dartree.ddtree(None, 4), "block must be a Block, got NoneType"),

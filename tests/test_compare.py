@@ -149,7 +149,7 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path):
         (dict(prompts=[{"id": "a", "domain": "d"}]), "prompt 1 must hold exactly one of"),
         (dict(methods="dartree"), "methods must be a list of names, got 'dartree'"),
         (dict(methods=5), "methods must be a list of names, got 5"),
-        (dict(settings=5), "settings must be TreeSettings"),
+        (dict(settings=5), "settings must be a TreeSettings"),
         (dict(settings={"heap": dartree.TreeSettings(10**6)}, methods=["heap"]), "width must be"),
         (dict(repeats=0), "repeats must be"),
     ],

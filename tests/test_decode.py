@@ -299,7 +299,7 @@ def test_mask_ids_in_prompt_and_output_survive():
     (dict(seed=None), "seed"), (dict(stop=[""]), "stop"), (dict(stop=[1.5]), "stop"),
     (dict(stop=["x"]), "tokenizer"), (dict(stop="is"), "stop must be a list"),
     (dict(stop=3), "stop must be a list"), (dict(stop=[97]), "stop ids must lie in 0..96"),
-    (dict(settings={"width": 3}), "settings must be TreeSettings, got dict"),
+    (dict(settings={"width": 3}), "settings must be a TreeSettings, got dict"),
 ])  # fmt: skip
 def test_bad_arguments(options, words):
     with pytest.raises(ValueError, match=words):

@@ -100,7 +100,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(model, options, words):
         ((None,), "drafter must be a folder or a hub id, got None"),
         (("~nobody-of-this-name/x",), "drafter must be a folder or a hub id"),
         (("x" * 5000,), "drafter must be a folder or a hub id"),
-        ((CASE / "drafter", {}), "settings must be TreeSettings, got dict"),
+        ((CASE / "drafter", {}), "settings must be a TreeSettings, got dict"),
         ((CASE / "drafter", None, "magic"), "method must be one of"),
         ((CASE / "drafter", None, "dartree", 5), "streamer must have put and end, got int"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dartree import hub
-from dartree.settings import CheckpointError
+from dartree.checks import CheckpointError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -16,7 +16,7 @@ FILES = {
 }
 # From the bottom to the top; a module imports from its own layer and those below.
 LAYERS = (
-    ("settings", "clock", "tree", "prompts"),
+    ("checks", "settings", "clock", "tree", "prompts"),
     (
         "drafter",
         "heads",

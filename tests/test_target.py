@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dartree
-from dartree.settings import CheckpointError
+from dartree.checks import CheckpointError
 from dartree.target import Target, tree_rows
 from dartree.tree import DraftTree
 from tests.reference import causal_logits, prompt, random_model

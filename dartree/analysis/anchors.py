@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dartree.analysis.answers import answers
-from dartree.settings import positive_int
+from dartree.checks import positive_int
 from dartree.stack import Prompt, Stack
 
 

@@ -20,11 +20,12 @@ from dartree.analysis import metrics
 from dartree.analysis.anchors import Anchor
 from dartree.analysis.anchors import anchors as anchors  # a part of what this module offers
 from dartree.api import draft, verify
+from dartree.checks import positive_int
 from dartree.drafter import Block
 from dartree.heads import Head, NoCorrection
 from dartree.proposers import greedy_chain
 from dartree.pruning import top_b_nodes
-from dartree.settings import TreeSettings, check_settings, penalty, positive_int
+from dartree.settings import TreeSettings, penalty
 from dartree.stack import Stack
 from dartree.supertree import expand
 from dartree.tree import DraftTree, Supertree
@@ -116,7 +117,7 @@ def measure(
     Stacks with the same target can be measured at the same places. ``settings`` gives W, K and
     depth (None: the stack's); scores must be normalised over the candidates.
     """
-    settings = check_settings(stack.settings if settings is None else settings)
+    settings = stack.chosen_settings(settings)
     if settings.normalise != "candidates" or settings.score_temperature != 1:
         raise ValueError(
             "settings must have normalise 'candidates' and score_temperature 1, got "

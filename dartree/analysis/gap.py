@@ -15,9 +15,9 @@ import torch
 
 from dartree.analysis.replay import Replay
 from dartree.api import corrected_logits, verify
+from dartree.checks import positive_int
 from dartree.drafter import Block
 from dartree.proposers import greedy_chain
-from dartree.settings import positive_int
 from dartree.stack import Prompt, Stack
 from dartree.tree import DraftTree
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dartree.settings import positive_int
+from dartree.checks import positive_int
 
 TENTHS = np.linspace(0.0, 1.0, 11)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dartree.acceptance import Chooser, walk
-from dartree.settings import positive_int
+from dartree.checks import positive_int
 from dartree.stack import Stack
 from dartree.target import KVCache, tree_rows
 from dartree.tree import DraftTree

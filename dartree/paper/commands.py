@@ -97,8 +97,9 @@ def run(args: argparse.Namespace) -> int:
 
 def make_grid(args: argparse.Namespace) -> Grid:
     """The grid that the options ask for, its prompts left out."""
+    from dartree.checks import non_negative, positive_int
     from dartree.paper.grid import METHODS, Grid
-    from dartree.settings import TreeSettings, check_method, non_negative, positive_int
+    from dartree.settings import TreeSettings, check_method
 
     _refuse_contradictions(args)
     methods = [m.strip() for m in _given(args.methods, ",".join(METHODS)).split(",")]
@@ -209,7 +210,7 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     """What `load_stack` needs besides names; this process's own GPU where none is named."""
     import torch
 
-    from dartree.settings import positive_int
+    from dartree.checks import positive_int
     from dartree.spread import TENSOR_PARALLEL
     from dartree.stack import torch_dtype
 

@@ -7,6 +7,7 @@ import importlib
 import sys
 from typing import Any
 
+from dartree.checks import seed_number
 from dartree.training import common
 
 STEPS = {
@@ -48,7 +49,14 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
         step = steps.add_parser(name, help=text, description=text)
         step.add_argument("--preset", default="tiny", choices=common.PRESETS)
         step.add_argument("--out", help="folder that holds the presets (default: build/train)")
-        step.add_argument("--seed", type=int, default=0)
+        step.add_argument("--seed", type=_seed, default=0, metavar="S")
+
+
+def _seed(text: str) -> int:
+    try:
+        return seed_number(int(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -18,10 +18,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+from dartree.checks import CheckpointError, positive, positive_int
 from dartree.decode import generate
 from dartree.drafter import DrafterConfig
 from dartree.heads import DominoHead, Head, NoCorrection
-from dartree.settings import CheckpointError, TreeSettings, positive, positive_int
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack, load_stack
 from dartree.training import corpus, regenerate
 from dartree.training.batched_heads import head_middle, output_matrix

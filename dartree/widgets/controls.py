@@ -11,8 +11,9 @@ from typing import Any
 
 import ipywidgets as w
 
+from dartree.checks import first_line
 from dartree.compare import load_prompts, prompt_of
-from dartree.settings import TreeSettings, first_line
+from dartree.settings import TreeSettings
 from dartree.stack import Stack, data_dir
 
 LABEL = {"description_width": "105px"}

@@ -9,8 +9,9 @@ from typing import Any
 import ipywidgets as w
 
 from dartree.analysis.cost import RoundCost, measure_briefly
+from dartree.checks import instance
 from dartree.plots.labels import token_label
-from dartree.settings import METHODS, TreeSettings, check_settings, instance
+from dartree.settings import METHODS, TreeSettings
 from dartree.stack import Prompt, Stack
 from dartree.widgets import facts
 from dartree.widgets.controls import (
@@ -46,7 +47,7 @@ class Explorer(w.VBox):
         costs: RoundCost | None = None,
     ) -> None:
         instance("stack", stack, Stack)
-        settings = check_settings(stack.settings if settings is None else settings)
+        settings = stack.chosen_settings(settings)
         self.session = Session(stack, max_new_tokens)
         self.costs = costs
         self.view: View | Any = None  # until the first look

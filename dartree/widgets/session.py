@@ -19,6 +19,7 @@ import torch
 
 from dartree import api
 from dartree.acceptance import Chooser, Verdict, walk
+from dartree.checks import positive_int
 from dartree.clock import Clock
 from dartree.decode import Generation, generate
 from dartree.drafter import Block
@@ -26,7 +27,7 @@ from dartree.plots.labels import token_decoder
 from dartree.proposers import MARGINAL_METHODS, PROPOSERS, Proposal
 from dartree.pruning import pruning_scores, subtree, top_b_nodes
 from dartree.records import RoundRecord, missing_reason
-from dartree.settings import TreeSettings, check_method, positive_int
+from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack
 from dartree.supertree import expand
 from dartree.tree import DraftTree

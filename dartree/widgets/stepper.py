@@ -11,7 +11,7 @@ import ipywidgets as w
 from dartree.decode import Generation
 from dartree.plots.labels import Decode
 from dartree.plots.rounds import rounds_html
-from dartree.settings import METHODS, TreeSettings, check_settings
+from dartree.settings import METHODS, TreeSettings
 from dartree.stack import Prompt, Stack
 from dartree.widgets.controls import Latest, Message, PromptBox, menu, slider
 from dartree.widgets.session import Session
@@ -45,7 +45,7 @@ class Stepper(w.VBox):
     ) -> None:
         if len(methods) != 2:
             raise ValueError(f"methods must name two methods, got {len(methods)}.")
-        self.settings = check_settings(stack.settings if settings is None else settings)
+        self.settings = stack.chosen_settings(settings)
         self.session = Session(stack, max_new_tokens)
         self.temperature, self.seed = temperature, seed
         self.prompt = PromptBox(stack, prompt, prompts)

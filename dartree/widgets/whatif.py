@@ -21,7 +21,7 @@ from dartree.bench import SWEEPS
 from dartree.compare import prompt_of
 from dartree.plots.style import RC
 from dartree.plots.whatif import draw_what_if
-from dartree.settings import TreeSettings, check_settings
+from dartree.settings import TreeSettings
 from dartree.stack import Prompt, Stack
 from dartree.widgets.controls import Latest, Message, TreeControls, bundled_prompts, menu
 
@@ -99,7 +99,7 @@ class WhatIf(w.VBox):
         costs: RoundCost | None = None,
         replay: Replay | None = None,
     ) -> None:
-        settings = check_settings(stack.settings if settings is None else settings)
+        settings = stack.chosen_settings(settings)
         if replay is None:
             if prompts is None:
                 prompts = [prompt_of(row) for row in bundled_prompts(stack, 1)]

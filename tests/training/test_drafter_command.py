@@ -93,3 +93,10 @@ def test_bad_arguments_end_with_one_sentence(folder, capsys, line, word):
 def test_without_a_target_the_command_says_what_to_run(tmp_path, capsys):
     assert command(tmp_path) == 2
     assert "train target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**70), "one"])
+def test_a_seed_that_torch_or_numpy_would_not_take(seed, capsys):
+    with pytest.raises(SystemExit):
+        commands.parse(["drafter", f"--seed={seed}"])
+    assert "--seed" in capsys.readouterr().err

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import dartree
+from dartree.checks import CheckpointError
 from dartree.heads import NoCorrection, corrected_logits
 from dartree.plots import training as pictures
-from dartree.settings import CheckpointError, TreeSettings
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.target import Target
 from dartree.training import corpus, short
