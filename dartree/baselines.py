@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from dartree.decode import Decoding, Generation, generate
+from dartree.prompts import Prompt
 from dartree.records import RoundRecord
-from dartree.stack import Prompt, Stack
+from dartree.stack import Stack
 from dartree.tree import DraftTree
 
 HF_GENERATE, AR_COMPILED = "hf-generate", "ar-compiled"

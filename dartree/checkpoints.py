@@ -18,7 +18,7 @@ from dartree.checks import CheckpointError, first_line
 from dartree.configs import parse_drafter_config, read_json, refuse_quantised
 from dartree.drafter import DFlashDrafter, DrafterConfig
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
-from dartree.spread import TENSOR_PARALLEL, tensor_parallel_options
+from dartree.tensor_parallel import TENSOR_PARALLEL, tensor_parallel_options
 
 # Frozen copies of the target's tables that some files carry.
 _COPIES = ("embed_tokens.weight", "lm_head.weight")

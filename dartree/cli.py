@@ -187,7 +187,8 @@ def _generate(args: argparse.Namespace) -> int:
     check_early(args, [args.method])
     prompt = _prompt(args)
     from dartree.decode import Decoding, stream_text
-    from dartree.records import check_output, save_records
+    from dartree.files import check_output
+    from dartree.records import save_records
 
     check_output("records", args.records)
     stack = load(args)
@@ -225,7 +226,7 @@ def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     """Methods, repeats and prompts of a command over many prompts, all checked."""
     from dartree.checks import positive_int
     from dartree.compare import load_prompts
-    from dartree.records import check_output
+    from dartree.files import check_output
     from dartree.settings import METHODS
     from dartree.stack import data_dir
 
@@ -262,7 +263,7 @@ def _with_progress(total: int, work: Callable[[Callable[[str], None]], Any]) -> 
 
 
 def _write_json(path: str | None, result: Any) -> None:
-    from dartree.records import write_atomically
+    from dartree.files import write_atomically
 
     if path:
         write_atomically(Path(path), json.dumps(result, ensure_ascii=False) + "\n")

@@ -18,7 +18,7 @@ import numpy as np
 
 from dartree.checks import first_line, positive_int
 from dartree.compare import parse_json, read_lines
-from dartree.records import write_atomically
+from dartree.files import write_atomically
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 SHUFFLE_SEED = 0

@@ -16,10 +16,11 @@ from dartree.acceptance import Chooser, NonFiniteLogitsError, walk
 from dartree.checks import instance, positive_int
 from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
+from dartree.prompts import Prompt
 from dartree.proposers import PROPOSERS, Proposal
 from dartree.records import RoundRecord, missing_reason
 from dartree.settings import TreeSettings, check_budget, check_method
-from dartree.stack import Pairing, Prompt, Stack
+from dartree.stack import Pairing, Stack
 from dartree.stopping import StopRule
 from dartree.target import tree_rows
 from dartree.tree import DraftTree

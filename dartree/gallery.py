@@ -6,7 +6,7 @@ import html
 import json
 from pathlib import Path
 
-from dartree.records import write_atomically
+from dartree.files import write_atomically
 
 BEGIN, END = "<!-- figures: made by `dartree figures` -->", "<!-- end of the figures -->"
 COLUMNS, WIDTH = 3, 260  # pictures a row, pixels each

@@ -14,8 +14,9 @@ import torch
 
 from dartree.checks import LARGEST_SEED, instance
 from dartree.decode import Decoding
+from dartree.prompts import eos_ids
 from dartree.settings import TreeSettings, check_method
-from dartree.stack import Stack, eos_ids, find_part, pair_with_model
+from dartree.stack import Stack, find_part, pair_with_model
 from dartree.target import cached_rows
 
 # Reported by generate() only for methods with one forward a token.

@@ -24,8 +24,8 @@ from typing import Any
 
 from dartree import gallery
 from dartree.checks import non_negative, positive_int, seed_number
+from dartree.files import check_output
 from dartree.portable import make_portable
-from dartree.records import check_output
 from dartree.settings import check_method, penalty
 from dartree.stack import bundled_stacks
 

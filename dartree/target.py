@@ -24,15 +24,19 @@ class KVCache:
     """Keys and values of all layers in one buffer [2, layers, 1, kv_heads, capacity, head_dim].
 
     ``length`` rows are committed. A forward appends rows behind them ("pending"); ``commit``
-    keeps some of these and forgets the rest.
+    keeps some of these and forgets the rest. ``layers`` and ``kv_heads``: the share of a model
+    whose other layers or heads are elsewhere; None for all that ``config`` names.
     """
 
     def __init__(
-        self, config: Any, capacity: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+        self, config: Any, capacity: int, dtype: torch.dtype, device: torch.device,
+        *, layers: int | None = None, kv_heads: int | None = None,
+    ) -> None:  # fmt: skip
+        layers = layers or config.num_hidden_layers
+        kv_heads = kv_heads or config.num_key_value_heads
         head_dim = getattr(config, "head_dim", None)
         head_dim = head_dim or config.hidden_size // config.num_attention_heads
-        shape = (2, config.num_hidden_layers, 1, config.num_key_value_heads, capacity, head_dim)
+        shape = (2, layers, 1, kv_heads, capacity, head_dim)
         self._data = torch.empty(shape, dtype=dtype, device=device)
         self.length = 0
         self.pending = 0

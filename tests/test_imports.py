@@ -16,7 +16,7 @@ FILES = {
 }
 # From the bottom to the top; a module imports from its own layer and those below.
 LAYERS = (
-    ("checks", "settings", "clock", "tree", "prompts"),
+    ("checks", "files", "settings", "clock", "tree", "prompts"),
     (
         "drafter",
         "heads",
@@ -30,6 +30,7 @@ LAYERS = (
         "packed",
         "public",
         "spread",
+        "tensor_parallel",
     ),
     ("supertree",),
     ("proposers",),

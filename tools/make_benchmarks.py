@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from dartree.compare import machine, versions
-from dartree.records import write_atomically
+from dartree.files import write_atomically
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "benchmarks"
 BENCH = "dartree bench --limit 3"

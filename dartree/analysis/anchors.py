@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dartree.analysis.answers import answers
 from dartree.checks import positive_int
-from dartree.stack import Prompt, Stack
+from dartree.prompts import Prompt
+from dartree.stack import Stack
 
 
 @dataclass(frozen=True)

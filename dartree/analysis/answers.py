@@ -8,7 +8,8 @@ import torch
 
 from dartree.analysis.kept import identity, keep
 from dartree.decode import generate
-from dartree.stack import Prompt, Stack
+from dartree.prompts import Prompt
+from dartree.stack import Stack
 
 
 def answers(

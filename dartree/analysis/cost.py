@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dartree.bench import sweep
+from dartree.prompts import Prompt
 from dartree.settings import TreeSettings
-from dartree.stack import Prompt, Stack
+from dartree.stack import Stack
 
 BUDGETS, WIDTHS, CANDIDATES = (1, 8, 16, 32, 64, 128, 192), (1, 6, 12, 24), (16, 64, 256)
 

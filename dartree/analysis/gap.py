@@ -17,8 +17,9 @@ from dartree.analysis.replay import Replay
 from dartree.api import corrected_logits, verify
 from dartree.checks import positive_int
 from dartree.drafter import Block
+from dartree.prompts import Prompt
 from dartree.proposers import greedy_chain
-from dartree.stack import Prompt, Stack
+from dartree.stack import Stack
 from dartree.tree import DraftTree
 
 

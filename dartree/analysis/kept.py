@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dartree.compare import machine, versions
-from dartree.records import replace_with
+from dartree.files import replace_with
 from dartree.stack import Pairing
 
 MOST_BYTES = 2**29  # of all files together; the ones that were not read for longest go first

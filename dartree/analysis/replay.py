@@ -18,10 +18,11 @@ from dartree.analysis.answers import answers
 from dartree.analysis.kept import identity, keep
 from dartree.clock import Clock
 from dartree.drafter import Block, DFlashDrafter
+from dartree.prompts import Prompt
 from dartree.proposers import PROPOSERS
 from dartree.pruning import pruning_scores
 from dartree.settings import TreeSettings, check_method
-from dartree.stack import Pairing, Prompt, Stack
+from dartree.stack import Pairing, Stack
 from dartree.supertree import expand
 from dartree.tree import DraftTree, Supertree
 

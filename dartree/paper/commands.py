@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command's grid and print its tables."""
     from dartree.paper.run import missing, place, run_grid
     from dartree.paper.store import read_records
-    from dartree.spread import TENSOR_PARALLEL, leave
+    from dartree.tensor_parallel import TENSOR_PARALLEL, leave
 
     rank, world, local = place()
     out = Path(args.out)
@@ -211,8 +211,8 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     import torch
 
     from dartree.checks import positive_int
-    from dartree.spread import TENSOR_PARALLEL
     from dartree.stack import torch_dtype
+    from dartree.tensor_parallel import TENSOR_PARALLEL
 
     if args.threads is not None:
         torch.set_num_threads(positive_int("threads", integer("threads", args.threads)))
@@ -272,8 +272,8 @@ def _with_bar(total: int, rank: int, silent: bool, work) -> None:
 
 
 def _tables(out: Path, records: list[dict[str, Any]]) -> int:
+    from dartree.files import write_atomically
     from dartree.paper import tables
-    from dartree.records import write_atomically
     from dartree.stack import data_dir
 
     if not records:

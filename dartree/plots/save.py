@@ -19,8 +19,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from dartree.files import write_atomically
 from dartree.plots.style import RC
-from dartree.records import write_atomically
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 # Parameters that say where a figure goes, not what it shows.

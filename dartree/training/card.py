@@ -19,7 +19,7 @@ from typing import Any
 
 from dartree.analysis.tuning import tune, winners
 from dartree.compare import compare, domain_tau, load_prompts, machine, ms_per_round, versions
-from dartree.records import write_atomically
+from dartree.files import write_atomically
 from dartree.settings import TreeSettings
 from dartree.stack import Stack, describe, load_stack
 from dartree.training import card_text, code, common, listings

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dartree.records import replace_with, write_atomically
+from dartree.files import replace_with, write_atomically
 
 DOMAINS = ("arithmetic", "code", "prose")
 PRESETS = ("tiny",)

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from dartree.records import replace_with
+from dartree.files import replace_with
 from dartree.training.common import Log
 from dartree.training.optimiser import Optimiser
 

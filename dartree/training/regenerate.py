@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dartree.records import write_atomically
+from dartree.files import write_atomically
 from dartree.training.common import DOMAINS, by_domain, read_jsonl, write_arrays
 from dartree.training.forward import BatchedTarget, answer
 

@@ -12,7 +12,7 @@ import json
 import shutil
 from pathlib import Path
 
-from dartree.records import check_output
+from dartree.files import check_output
 from dartree.stack import data_dir
 from dartree.training import common
 from dartree.training.common import preset_folder

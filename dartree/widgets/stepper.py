@@ -11,8 +11,9 @@ import ipywidgets as w
 from dartree.decode import Generation
 from dartree.plots.labels import Decode
 from dartree.plots.rounds import rounds_html
+from dartree.prompts import Prompt
 from dartree.settings import METHODS, TreeSettings
-from dartree.stack import Prompt, Stack
+from dartree.stack import Stack
 from dartree.widgets.controls import Latest, Message, PromptBox, menu, slider
 from dartree.widgets.session import Session
 

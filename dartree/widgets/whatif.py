@@ -21,8 +21,9 @@ from dartree.bench import SWEEPS
 from dartree.compare import prompt_of
 from dartree.plots.style import RC
 from dartree.plots.whatif import draw_what_if
+from dartree.prompts import Prompt
 from dartree.settings import TreeSettings
-from dartree.stack import Prompt, Stack
+from dartree.stack import Stack
 from dartree.widgets.controls import Latest, Message, TreeControls, bundled_prompts, menu
 
 PARAMETERS = ("budget", "width", "candidates", "depth_penalty")  # in the menu's order

@@ -16,7 +16,7 @@ from dartree import CheckpointError
 from dartree.checkpoints import load_target_model
 from dartree.cli import main
 from dartree.paper.store import read_records
-from dartree.spread import TENSOR_PARALLEL, SplitTarget, tensor_parallel_options
+from dartree.tensor_parallel import TENSOR_PARALLEL, SplitTarget, tensor_parallel_options
 from tests.conftest import DATA
 from tests.paper.test_run import REHEARSAL, stable
 

@@ -175,7 +175,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "state"
     path.write_text("old")
     script = (
-        "import pathlib, sys, time\nfrom dartree.records import replace_with\n"
+        "import pathlib, sys, time\nfrom dartree.files import replace_with\n"
         "def slow(p):\n    p.write_text('new, half')\n    print('writing', flush=True)\n"
         "    time.sleep(60)\nreplace_with(pathlib.Path(sys.argv[1]), slow)\n"
     )
