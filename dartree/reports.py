@@ -35,7 +35,9 @@ EXECUTED = "notebooks"  # folder of the executed copies, inside the output folde
 KEPT = PROJECT / "build" / "cache"  # what notebooks share, see analysis/kept.py
 # nbformat's validator can check IRIs, with a grammar that takes a second to compile: not needed.
 PAPERMILL = (
-    "import sys; sys.modules['rfc3987_syntax'] = None; "
+    "import signal, sys; sys.modules['rfc3987_syntax'] = None; "
+    # Ctrl-C in a terminal reaches it as well; we end it, and it need not tell of it.
+    "signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from papermill.cli import papermill; papermill()"
 )
 # What the parameters that notebooks share may be; checked before a kernel is started.
