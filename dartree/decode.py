@@ -5,10 +5,11 @@ All methods run through it; they differ only in their proposer.
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
@@ -137,7 +138,25 @@ def used_settings(pairing: Pairing, method: str, settings: TreeSettings) -> dict
 class Decoding:
     """One generation in progress: iterate it for the rounds, read ``result`` at any time.
 
-    A second loop over the same object goes on where the first one stopped.
+    method
+        One of METHODS, or a name that was given to :func:`dartree.add_method`.
+    settings
+        Of the tree; None for the stack's own.
+    max_new_tokens
+        New tokens at most, a stop token included; the model's context may end it sooner.
+    temperature
+        0 is greedy decoding; above, every token is drawn from the target's distribution.
+    top_p, top_k, min_p
+        Filters of that distribution, as in transformers; None for none.
+    seed
+        Of the draws, 0..2**32 - 1; with one seed all methods write the same text.
+    stop
+        None for the stop ids of the generation config, [] for none, else ids and strings.
+    raw
+        Whether a text goes in as it is, without the chat template.
+
+    A second loop over the same object goes on where the first one stopped. Raises ValueError for
+    a bad argument and, while it is iterated, GenerationError for logits that are not finite.
     """
 
     def __init__(
@@ -294,11 +313,27 @@ def draft_block(pairing: Pairing, context: DrafterCache, anchor: int) -> Block:
     return Block(anchor, context.length, hidden, target.lm_head(hidden))
 
 
-def generate(stack: Stack, prompt: Any, **options: Any) -> Any:
-    """Generate text with one of the methods; see :class:`Decoding` for the options.
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
 
-    Options: method, settings, max_new_tokens, temperature, top_p, top_k, min_p, seed, stop, raw.
-    ``stop``: None for the stop ids of the generation config, [] for none, else ids and strings.
+
+def _with_options_of(
+    source: Callable[Concatenate[Stack, Prompt, Options], Any],
+) -> Callable[[Callable[..., Result]], Callable[Concatenate[Stack, Any, Options], Result]]:
+    """Show a function's ``**options`` as those of ``source``, to help(), editors and checkers."""
+
+    def show(function: Callable[..., Result]) -> Callable[..., Result]:
+        function.__signature__ = inspect.signature(source)  # type: ignore[attr-defined]
+        return function
+
+    return show
+
+
+@_with_options_of(Decoding)
+def generate(stack: Stack, prompt: Any, **options: Any) -> Any:
+    """Generate text with one of the methods: a :class:`Generation`.
+
+    The options are those of :class:`Decoding`, where each is explained.
     A list of prompts gives a list of results, one after the other, each exactly as alone.
     Raises ValueError for a bad argument and GenerationError, which carries the text committed so
     far, for logits that are not finite.
@@ -319,8 +354,12 @@ def is_batch(prompt: Any) -> bool:
     return isinstance(first, str) or (isinstance(first, Sequence) and not isinstance(first, dict))
 
 
+@_with_options_of(Decoding)
 def stream(stack: Stack, prompt: Prompt, **options: Any) -> Iterator[str]:
-    """Text pieces as rounds commit them; incomplete UTF-8 is held back. Options: `generate`'s."""
+    """Text pieces as rounds commit them; incomplete UTF-8 is held back.
+
+    The options are those of :class:`Decoding`, as for :func:`generate`.
+    """
     yield from stream_text(Decoding(stack, prompt, **options))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -331,3 +333,18 @@ def test_more_nodes_than_can_be_verified_are_refused_at_once():
     with pytest.raises(ValueError, match="budget must be at most 8192"):
         dartree.generate(random_stack(), prompt(4), method="heap", settings=huge)
     assert dartree.generate(random_stack(), prompt(4), settings=huge, max_new_tokens=4).token_ids
+
+
+@pytest.mark.parametrize("function", [dartree.generate, dartree.stream])
+def test_the_options_are_seen_by_tools_and_each_is_explained(function):
+    parameters = inspect.signature(function).parameters
+    options = [n for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert options == [
+        "method", "settings", "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
+        "stop", "raw",
+    ]  # fmt: skip
+    assert parameters["max_new_tokens"].default == 256
+    explained = re.findall(
+        r"^    (\w+(?:, \w+)*)\n        ", dartree.Decoding.__doc__, re.MULTILINE
+    )
+    assert [n for line in explained for n in line.split(", ")] == options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +24,9 @@ def answers(
 
     Greedy unless ``temperature`` is given. Kept between notebooks, see ``kept.py``.
     """
-    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed
+    }  # fmt: skip
     of, found = identity(stack.pairing("ar")), []
     for prompt in prompts:
         ids = stack.encode(prompt)

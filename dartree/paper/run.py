@@ -141,7 +141,7 @@ class _Runner:
     ) -> dict[str, Any]:
         """One generation as a record."""
         prompt = self._conversation(temperature, row, turn, done)
-        options = {
+        options: dict[str, Any] = {
             "method": method, "settings": self.grid.settings, "temperature": temperature,
             "seed": seed_of(self.grid.seed, row, turn),
         }  # fmt: skip

@@ -200,7 +200,9 @@ class Session:
     ) -> Generation:
         """The whole text of ``prompt`` decoded with ``method``; made once."""
         prompt = prompt if isinstance(prompt, str) else tuple(prompt)
-        options = {"temperature": temperature, "seed": seed, "max_new_tokens": self.max_new_tokens}
+        options: dict[str, Any] = {
+            "temperature": temperature, "seed": seed, "max_new_tokens": self.max_new_tokens
+        }  # fmt: skip
 
         def make() -> Generation:
             ids = self.stack.encode(prompt)
