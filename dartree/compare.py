@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import platform
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ from typing import Any
 import torch
 
 from dartree.checks import file_path, instance, positive_int
-from dartree.clock import STAGES
 from dartree.decode import Decoding, Generation, generate
+from dartree.entries import method_entry
+from dartree.report_tables import format_table as format_table
 from dartree.settings import METHODS, TreeSettings, check_method
 from dartree.stack import Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
-LOSSLESS = {True: "yes", False: "NO", None: "-"}  # as tables show it
 
 
 def load_prompts(path: str | Path, limit: int | None = None) -> list[dict[str, Any]]:
@@ -155,7 +154,9 @@ def compare(
                 runs[method][-1].append(out)
                 if progress:
                     progress(f"{row['id']} {method}")
-    entries = [_entry(method, runs[method], runs["ar"], prompts, temperature) for method in runners]
+    entries = [
+        method_entry(method, runs[method], runs["ar"], prompts, temperature) for method in runners
+    ]
     for entry in entries:
         entry["differences"] = differences(stack, prompts, entry, entries[0]["token_ids"])
     return {
@@ -199,95 +200,6 @@ def _without_trees(record):
     return record
 
 
-def _median_run(runs: list[Generation]) -> Generation:
-    return sorted(runs, key=lambda r: r.seconds["total"])[(len(runs) - 1) // 2]
-
-
-def _entry(method, runs, reference, prompts, temperature) -> dict[str, Any]:
-    """One method's entry: sums and pooled means over prompts, `ar` of the same run beside it."""
-    first = [r[0] for r in runs]
-    middle = [_median_run(r) for r in runs]
-    rounds = sum(g.rounds for g in first)
-    committed = sum(sum(g.accepted_per_round) for g in first)
-    taus = [g.tau for g in first if g.tau is not None]
-    speed = _speed(middle)
-    ar_speed = _speed([_median_run(r) for r in reference])
-    speeds = [_speed([r[i] for r in runs]) for i in range(len(runs[0]))]
-    spread = [s for s in speeds if s]
-    lossless = None
-    if temperature == 0:
-        lossless = all(
-            g.token_ids == a[0].token_ids for r, a in zip(runs, reference, strict=True) for g in r
-        )
-    g = first[0]
-    return {
-        "method": method,
-        "stack": g.stack,
-        "drafter": g.drafter,
-        "settings": g.settings,
-        "token_ids": [x.token_ids for x in first],
-        "text": [x.text for x in first],
-        "prompt_tokens": [x.prompt_tokens for x in first],
-        "new_tokens": sum(x.new_tokens for x in first),
-        "rounds": rounds,
-        "accepted_per_round": [x.accepted_per_round for x in first],
-        "tau": committed / rounds if rounds else None,
-        "tau_per_prompt": statistics.fmean(taus) if taus else None,
-        "head_calls": sum(x.head_calls for x in first),
-        "verified_nodes": sum(x.verified_nodes for x in first),
-        "seconds": {k: sum(x.seconds[k] for x in middle) for k in ("prefill", *STAGES, "total")},
-        "tokens_per_second": speed,
-        "tokens_per_second_range": [min(spread), max(spread)] if spread else None,
-        "domains": _by_domain(first, middle, prompts),
-        "speedup": speed / ar_speed if speed and ar_speed else None,
-        "lossless": lossless,
-        "stop_reason": [x.stop_reason for x in first],
-        "dtype": g.dtype,
-        "device": g.device,
-        "threads": g.threads,
-        "seed": g.seed,
-        "packed": g.packed,
-        "lacks_head": g.lacks_head,
-    }
-
-
-def _by_domain(first, middle, prompts) -> dict[str, dict[str, Any]]:
-    """For each domain {prompts, tau, tokens_per_second}, pooled as those of all prompts are."""
-    domains = {}
-    for domain in dict.fromkeys(row["domain"] for row in prompts):
-        chosen = [i for i, row in enumerate(prompts) if row["domain"] == domain]
-        rounds = sum(first[i].rounds for i in chosen)
-        committed = sum(sum(first[i].accepted_per_round) for i in chosen)
-        domains[domain] = {
-            "prompts": len(chosen),
-            "tau": committed / rounds if rounds else None,
-            "tokens_per_second": _speed([middle[i] for i in chosen]),
-        }
-    return domains
-
-
-def _speed(runs: list[Generation]) -> float | None:
-    """Tokens per second: total tokens over total time, first tokens and prefills left out."""
-    busy = sum(r.seconds["total"] - r.seconds["prefill"] for r in runs)
-    tokens = sum(r.new_tokens - 1 for r in runs)
-    return tokens / busy if tokens and busy > 0 else None
-
-
-def ms_per_round(entry: Mapping[str, Any]) -> float:
-    """Milliseconds of a round of one method's entry, the prefill left out."""
-    busy = entry["seconds"]["total"] - entry["seconds"]["prefill"]
-    return 1000 * busy / max(1, entry["rounds"])
-
-
-def domain_tau(
-    entry: Mapping[str, Any], prompts: Sequence[Mapping[str, Any]], domain: str
-) -> float | None:
-    """Tau pooled over the prompts of one domain; None without rounds."""
-    per_prompt = zip(entry["accepted_per_round"], prompts, strict=True)
-    rounds = [count for counts, p in per_prompt if p["domain"] == domain for count in counts]
-    return sum(rounds) / len(rounds) if rounds else None
-
-
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     info = {
@@ -325,78 +237,3 @@ def versions() -> dict[str, str]:
         "transformers": transformers.__version__,
         "numpy": numpy.__version__,
     }
-
-
-def format_table(result: dict[str, Any]) -> str:
-    """The comparison as a text table, its definitions below it."""
-    rows = [("method", "tau", "head calls/round", "nodes/round", "ms/round", "tokens/s",
-             "speedup", "lossless", "drafter")]  # fmt: skip
-    for e in result["methods"]:
-        n = e["rounds"] or 1
-        rows.append((
-            e["method"], number(e["tau"]), number(e["head_calls"] / n, 1),
-            number(e["verified_nodes"] / n, 1), number(ms_per_round(e), 1),
-            number(e["tokens_per_second"], 1), number(e["speedup"]),
-            LOSSLESS[e["lossless"]], e["drafter"],
-        ))  # fmt: skip
-    lines = [text_table(rows)]
-    first, options = result["methods"][0], result["options"]
-    dartree_settings = next(
-        (e["settings"] for e in reversed(result["methods"]) if e["settings"]["width"]), None
-    )
-    lines += [
-        "",
-        f"{run_on(first)}, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new "
-        f"tokens, T = {options['temperature']:g}, {options['repeats']} repeat(s).",
-        "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. tokens/s: "
-        "first tokens and prefills left out. speedup: "
-        "tokens/s against `ar`, our one-token loop.",
-    ]
-    for e in result["methods"]:
-        if e["differences"]:
-            gaps = [d["gap"] for d in e["differences"]]
-            lines.append(
-                f"{e['method']}: {len(gaps)} of {len(result['prompts'])} texts differ from ar; "
-                f"at the first difference the target's two best logits are {min(gaps):.3g} to "
-                f"{max(gaps):.3g} apart ({first['dtype']})."
-            )
-    lines += headless_notes(result["methods"])
-    if dartree_settings:
-        lines.append(
-            "dartree: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty:g}, "
-            "depth {depth}.".format(**dartree_settings)
-        )
-    return "\n".join(lines)
-
-
-def run_on(entry: Mapping[str, Any]) -> str:
-    """What a method's numbers were made on: stack, dtype, device, layout of weights, threads."""
-    packed = ", packed weights" if entry["packed"] else ""
-    threads = "1 thread" if entry["threads"] == 1 else f"{entry['threads']} threads"
-    return f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}, {threads}"
-
-
-def headless_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line on the methods that ran with the identity correction, for want of a head."""
-    names = [e["method"] for e in entries if e["lacks_head"]]
-    if not names:
-        return []
-    return [f"{', '.join(names)}: the drafter has no correction head; they run on its marginals."]
-
-
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in aligned columns under a ruled head; the last column is not padded."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i in (0, len(row) - 1) else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number as tables show it; "-" for None."""
-    return "-" if value is None else f"{value:.{digits}f}"

@@ -38,7 +38,7 @@ LAYERS = (
     ("stopping", "decode", "compiled"),
     ("api", "hf", "baselines", "stage_memory"),
     ("",),  # the public names
-    ("compare", "bench", "arguments"),
+    ("entries", "report_tables", "compare", "bench", "arguments"),
     ("analysis", "training", "paper", "datasets"),
     ("plots",),
     ("gallery", "explore", "portable", "widgets"),

@@ -18,7 +18,7 @@ import numpy as np
 
 from dartree.analysis import roofline
 from dartree.analysis.roofline import QWEN3_4B, QWEN3_8B, Device, Engine, Load, ModelShape, TauCurve
-from dartree.compare import text_table
+from dartree.report_tables import text_table
 from dartree.stack import data_dir
 
 ADA, A100, H200, RTX5080 = "RTX 6000 Ada", "A100-80GB", "H200", "RTX 5080"

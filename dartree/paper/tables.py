@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dartree.compare import number, text_table
+from dartree.report_tables import number, text_table
 
 AVERAGE = "average"
 RESAMPLES = 2000

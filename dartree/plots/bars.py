@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from dartree.compare import domain_tau
+from dartree.entries import domain_tau
 from dartree.plots import parts
 from dartree.plots.style import INK, SOFT, method_look
 

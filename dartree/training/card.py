@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dartree.analysis.tuning import tune, winners
-from dartree.compare import compare, domain_tau, load_prompts, machine, ms_per_round, versions
+from dartree.compare import compare, load_prompts, machine, versions
+from dartree.entries import domain_tau, ms_per_round
 from dartree.files import write_atomically
 from dartree.settings import TreeSettings
 from dartree.stack import Stack, describe, load_stack

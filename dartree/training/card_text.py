@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dartree.analysis.tuning import CHAINS
-from dartree.compare import LOSSLESS, number
+from dartree.report_tables import LOSSLESS, number
 from dartree.training.common import DOMAINS
 
 TEMPLATE = Path(__file__).parent / "text" / "card.md"
