@@ -12,7 +12,7 @@ import pytest
 import dartree
 from dartree import proposers, settings
 from dartree.cli import main
-from dartree.plots import method_look
+from dartree.plots import method_look, style
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -22,7 +22,8 @@ PROMPT = "Name the capital of Portugal."
 
 
 @pytest.fixture
-def no_added_methods():
+def no_added_methods(monkeypatch):
+    monkeypatch.setattr(style, "_added", [])
     yield
     settings.added_methods.clear()
     proposers.PROPOSERS.pop("comb", None)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from dartree.entries import domain_tau
 from dartree.plots import parts
@@ -60,10 +61,9 @@ def draw_tau_by_domain(ax: Axes, result: Mapping[str, Any]) -> Axes:
         look = method_look(entry["method"])
         taus = [domain_tau(entry, result["prompts"], domain) for domain in domains]
         shift = (number - (len(entries) - 1) / 2) * 0.05
-        # A cross is all edge: in white it would be gone.
-        edge = (
-            {"mec": look.color, "mew": 1.6} if look.marker == "x" else {"mec": "white", "mew": 0.6}
-        )
+        # A marker that is all edge would be gone in white.
+        filled = look.marker in Line2D.filled_markers
+        edge = {"mec": "white", "mew": 0.6} if filled else {"mec": look.color, "mew": 1.6}
         parts.draw_line(ax, columns + shift, [np.nan if tau is None else tau for tau in taus], look,
                         entry["method"], lw=1.0, ms=7, **edge)  # fmt: skip
     ax.set_xticks(columns, domains)

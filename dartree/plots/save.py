@@ -49,6 +49,9 @@ def save_figure(
 ) -> Path:
     """Write ``name``.svg, .png and .json (the sidecar) to ``out_dir``; return the SVG's path.
 
+    A relative ``out_dir`` lies in the checkout, wherever one works, as notebooks need it; from a
+    script ``Path("made").absolute()`` is in the current folder.
+
     With ``notebook`` they lie in a folder of its name: "04_pruning.ipynb" gives 04_pruning/.
     Each file is complete or absent. Pictures of the same data are the same bytes, and so is the
     sidecar without its key "volatile", which holds times, the machine, the commit and the output

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.settings import check_method
+from dartree.settings import added_methods
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,14 @@ METHOD_LOOKS: dict[str, Look] = {
     "dartree": Look("#d55e00", "o", "-", ""),
 }
 
-ADDED_LOOK = Look("#222222", "*", (0, (6, 2)), "**")  # methods that a reader added
+# Methods that a reader added, in the order of adding; after the last one again from the first.
+ADDED_LOOKS: tuple[Look, ...] = (
+    Look("#222222", "*", (0, (6, 2)), "**"),
+    Look("#7a1fa2", "p", (0, (5, 1, 1, 1)), "||"),
+    Look("#8b0000", "h", (0, (2, 1)), "//.."),
+    Look("#00555a", "<", (0, (8, 2, 2, 2)), "oo--"),
+)
+_added: list[str] = []  # names that have one of these in this session
 
 # One-token baselines are no methods, but stand beside them in figures of time.
 BASELINE_LOOKS: dict[str, Look] = {
@@ -94,10 +101,16 @@ def use_style() -> None:
 
 
 def method_look(method: str) -> Look:
-    """The fixed look of ``method`` or of a baseline; ValueError for an unknown one."""
-    if method in BASELINE_LOOKS:
-        return BASELINE_LOOKS[method]
-    return METHOD_LOOKS.get(check_method(method), ADDED_LOOK)
+    """The fixed look of ``method`` or of a baseline; another name has one of ADDED_LOOKS.
+
+    A saved result may hold methods that nobody added in this session: they follow the added ones,
+    in the order in which they are first drawn.
+    """
+    fixed = METHOD_LOOKS | BASELINE_LOOKS
+    if method in fixed:
+        return fixed[method]
+    _added[:] = dict.fromkeys((*_added, *added_methods, method))
+    return ADDED_LOOKS[_added.index(method) % len(ADDED_LOOKS)]
 
 
 def tint(color: str, share: float) -> tuple[float, float, float]:

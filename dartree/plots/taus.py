@@ -51,7 +51,11 @@ def survival(accepted: Sequence[Sequence[int]], drafts: int) -> np.ndarray:
 
 
 def draw_survival(ax: Axes, runs: Mapping[str, Sequence[Sequence[int]]], drafts: int) -> Axes:
-    """Share of rounds that accepted at least d drafts, one line a method; tau - 1 is its sum."""
+    """Share of rounds that accepted at least d drafts, one line a method.
+
+    Its sum over d >= 1 is the mean number of accepted drafts of these rounds. It is not tau - 1:
+    tau counts the last round of each text too, as the stop token or the length limit cut it.
+    """
     for method, accepted in runs.items():
         shares = survival(accepted, drafts)
         draw_line(ax, range(drafts + 1), shares, method_look(method), method)

@@ -1,12 +1,16 @@
 """Trees, rounds and bars: what is in the picture, and that nothing warns."""
 
 import html.parser
+import json
 
 import numpy as np
 import pytest
+from matplotlib.lines import Line2D
 
 from dartree import plots
-from dartree.plots.bars import domain_tau, prompt_taus
+from dartree.entries import domain_tau
+from dartree.plots import style
+from dartree.plots.bars import prompt_taus
 from dartree.plots.layout import child_lists, pack_rows
 from dartree.plots.style import METHOD_LOOKS
 from dartree.settings import METHODS
@@ -203,5 +207,45 @@ def test_methods_differ_in_colour_and_in_a_second_channel():
     assert set(METHOD_LOOKS) == set(METHODS)
     looks = METHOD_LOOKS.values()
     assert len({look.color for look in looks}) == len({look.marker for look in looks}) == 8
-    with pytest.raises(ValueError, match="method must be one of"):
-        plots.method_look("eagle")
+
+
+@pytest.fixture
+def no_names(monkeypatch):
+    monkeypatch.setattr(style, "_added", [])
+    monkeypatch.setattr(style, "added_methods", [])
+
+
+def test_added_methods_differ_from_each_other_and_keep_their_looks(no_names):
+    style.added_methods += ["comb", "brush"]
+    first = {name: plots.method_look(name) for name in ("brush", "comb", "eagle", "hawk")}
+    assert [first[n] for n in ("comb", "brush", "eagle", "hawk")] == list(style.ADDED_LOOKS)
+    style.added_methods.append("rake")  # later than names of a saved result were drawn
+    assert plots.method_look("rake") == style.ADDED_LOOKS[0]
+    assert {name: plots.method_look(name) for name in first} == first
+    looks = [*METHOD_LOOKS.values(), *style.BASELINE_LOOKS.values(), *style.ADDED_LOOKS]
+    for channel in ("color", "marker", "hatch"):
+        mine = [getattr(look, channel) for look in style.ADDED_LOOKS]
+        assert len(set(mine)) == len(mine)
+    assert len({look.color for look in looks}) == len({look.marker for look in looks}) == len(looks)
+    assert len({str(look.dash) for look in style.ADDED_LOOKS}) == len(style.ADDED_LOOKS)
+
+
+def test_a_saved_result_is_drawn_where_its_method_was_not_added(no_names):
+    saved = make_result()
+    saved["methods"][1]["method"], saved["methods"][2]["method"] = "comb", "brush"
+    result = json.loads(json.dumps(saved))
+    for draw in (plots.draw_tau, plots.draw_speed, plots.draw_tau_by_domain):
+        ax = drawn(draw, (7, 4), result)
+    colours = {line.get_label(): line.get_color() for line in ax.lines}
+    assert colours["comb"] != colours["brush"]
+
+
+def test_markers_that_are_all_edge_are_seen(no_names):
+    result = make_result()
+    for entry, name in zip(result["methods"][:3], ("ar", *style.BASELINE_LOOKS), strict=True):
+        entry["method"] = name
+    ax = drawn(plots.draw_tau_by_domain, (7, 4), result)
+    assert len(ax.lines) == len(METHODS)
+    for line in ax.lines:
+        filled = line.get_marker() in Line2D.filled_markers
+        assert filled or line.get_markeredgecolor() == line.get_color(), line.get_label()

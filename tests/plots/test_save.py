@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib
@@ -79,6 +80,7 @@ def test_relative_folders_lie_in_the_checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert plots.figure_folder("figures") == save.PROJECT / "figures"
     assert plots.figure_folder(tmp_path) == tmp_path
+    assert plots.figure_folder(Path("made").absolute()) == tmp_path / "made"
     assert (save.PROJECT / "dartree" / "plots" / "save.py").exists()
 
 

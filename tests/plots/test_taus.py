@@ -33,6 +33,8 @@ def test_survival_leaves_the_last_round_out(ax):
     assert lines["dartree"] == pytest.approx([1, 1, 1, 1, 1])  # drafts 4, 4
     lengths = np.array([0, 2, 3])
     assert plots.survival(RUNS["domino"], 4)[1:].sum() == pytest.approx(lengths.mean())
+    tau = np.mean([n for counts in RUNS["domino"] for n in counts])  # with the last rounds, cut
+    assert abs(tau - 1 - lengths.mean()) > 0.1
 
 
 def test_lengths_are_shares_of_rounds(ax):
