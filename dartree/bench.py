@@ -1,7 +1,7 @@
 """Timing: all methods and three one-token baselines interleaved, and how a round's cost grows.
 
-Everything is measured by the loop that users run.  Medians are over repeats; the first, short run
-of every method is not counted.
+Everything is measured by the loop that users run.  Medians are over repeats; a warm-up of every
+method is not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from dartree.baselines import AR_COMPILED, BASELINES, HF_GENERATE, ar_compiled, hf_generate
 from dartree.checks import positive_int
 from dartree.clock import STAGES
-from dartree.compare import compare, machine, prompt_of, versions
+from dartree.compare import compare, machine, prompt_of, settings_by_method, versions
 from dartree.compiled import CompiledHead, CompiledTarget, compiled_stack, report, why_not
 from dartree.decode import Generation, generate
 from dartree.entries import ms_per_round
@@ -70,8 +70,9 @@ def bench(
     if fast:
         baselines[AR_COMPILED] = functools.partial(ar_compiled, fast)
     result = compare(
-        stack, prompts, methods, settings, repeats=repeats, baselines=baselines, **options
-    )
+        stack, prompts, methods, settings, repeats=repeats, baselines=baselines,
+        compiled_baselines=[AR_COMPILED] if fast else [], **options,
+    )  # fmt: skip
     entries = {e["method"]: e for e in result["methods"]}
     if not entries["ar"]["tokens_per_second"]:
         raise ValueError("no prompt gave a second token: there is nothing to time.")
@@ -118,6 +119,7 @@ def sweep(
     settings: TreeSettings | None = None,
     max_new_tokens: int = 64,
     repeats: int = 3,
+    prompts_file: str | None = None,
     **sampling: Any,
 ) -> dict[str, Any]:
     """tau and stage times of some methods while one parameter changes.
@@ -177,8 +179,9 @@ def sweep(
         if peaks:
             row["peak_mib"] = peaks[row["value"], row["method"]]
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
-            "prompts": len(prompts), "max_new_tokens": max_new_tokens, "machine": machine(),
-            "versions": versions(), "stack": stack.name, "sampling": sampling}  # fmt: skip
+            "prompts": len(prompts), "prompts_file": prompts_file,
+            "max_new_tokens": max_new_tokens, "machine": machine(), "versions": versions(),
+            "stack": stack.name, "sampling": sampling}  # fmt: skip
 
 
 def _peak_mib(stack: Stack, ids: Sequence[int], method: str, settings, max_new_tokens) -> float:
@@ -255,7 +258,7 @@ def memory_by_stage(
     ``settings`` as :func:`bench` takes them. The estimate (:func:`dartree.memory.estimate`) is None
     where target and drafter are of different dtypes: it knows one.
     """
-    by_method = settings if isinstance(settings, Mapping) else dict.fromkeys(STAGE_MEMORY, settings)
+    by_method = settings_by_method(settings, STAGE_MEMORY)
     found = {m: stage_memory(stack, ids, m, by_method.get(m), max_new_tokens) for m in STAGE_MEMORY}
     need, target = None, stack.target
     if stack.drafter.dtype == target.dtype:

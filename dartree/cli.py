@@ -228,7 +228,6 @@ def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     from dartree.compare import load_prompts
     from dartree.files import check_output
     from dartree.settings import METHODS
-    from dartree.stack import data_dir
 
     methods = list(METHODS)
     if args.methods is not None:
@@ -240,12 +239,23 @@ def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     if args.limit is not None:
         limit = positive_int("limit", integer("limit", args.limit))
     repeats = positive_int("repeats", integer("repeats", args.repeats))
-    files = sorted((data_dir() / "prompts").glob("*.jsonl"))
-    if args.prompts is not None:
-        files = [Path(args.prompts)]
-    prompts = [row for file in files for row in load_prompts(file, limit)]
+    prompts = [row for file in _prompt_files(args) for row in load_prompts(file, limit)]
     check_output("json", args.json)
     return methods, repeats, prompts
+
+
+def _prompt_files(args: argparse.Namespace) -> list[Path]:
+    from dartree.stack import data_dir
+
+    if args.prompts is not None:
+        return [Path(args.prompts)]
+    return sorted((data_dir() / "prompts").glob("*.jsonl"))
+
+
+def _prompts_file(args: argparse.Namespace) -> str:
+    """How tables name the prompts: by files, without the folders of this machine."""
+    names = ", ".join(file.name for file in _prompt_files(args))
+    return names if args.prompts is not None else f"bundled: {names}"
 
 
 def _with_progress(total: int, work: Callable[[Callable[[str], None]], Any]) -> Any:
@@ -274,7 +284,7 @@ def _compare(args: argparse.Namespace) -> int:
 
     methods, repeats, prompts = _many(args)
     stack = load(args)
-    options = {"repeats": repeats, **sampling(args)}
+    options = {"repeats": repeats, "prompts_file": _prompts_file(args), **sampling(args)}
     result = _with_progress(
         len(prompts) * repeats * len({"ar", *methods}),
         lambda progress: compare(
@@ -304,7 +314,7 @@ def _bench(args: argparse.Namespace) -> int:
     from dartree.compare import prompt_of
 
     methods, repeats, prompts = _many(args)
-    options = sampling(args)
+    options = {"prompts_file": _prompts_file(args), **sampling(args)}
     if options["max_new_tokens"] < 2:
         raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
     for name in args.sweep or ():

@@ -6,17 +6,18 @@ import functools
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dartree.checks import file_path, instance, positive_int
+from dartree.compiled import CompiledHead
 from dartree.decode import Decoding, Generation, generate
 from dartree.entries import method_entry
 from dartree.report_tables import format_table as format_table
-from dartree.settings import METHODS, TreeSettings, check_method
+from dartree.settings import METHODS, TreeSettings, added_methods, check_method
 from dartree.stack import Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
@@ -105,19 +106,29 @@ def compare(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
     baselines: Mapping[str, Callable[..., Generation]] | None = None,
+    compiled_baselines: Collection[str] = (),
+    prompts_file: str | None = None,
     **sampling: Any,
 ) -> dict[str, Any]:
-    """Run ``methods`` on every prompt; return {methods, prompts, machine, versions, options}.
+    """Run ``methods`` on every prompt.
+
+    Returns {methods: entries, prompts, prompts_file, machine, versions, options}.
 
     ``settings``: for all methods, or by method (the stack's own for those that are not named).
     ``baselines``: name -> function (prompt, max_new_tokens=..., temperature=..., seed=...) for
-    further rows, run in turn with the methods.
+    further rows, run in turn with the methods; ``compiled_baselines``: those that torch.compile
+    serves. ``prompts_file``: the prompts' name, for the table alone.
 
     Order: prompt by prompt, repeat by repeat, all methods in turn, so that a slow minute of the
-    machine touches all alike. One short warm-up per method is not counted. ``lossless`` (at
-    T = 0) says whether a method's ids equal those of `ar` on every prompt. Times of a method
-    are sums over prompts of the median repeat. ``domains``: prompts, tau and tokens per second of
-    the prompts of each domain alone.
+    machine touches all alike. A warm-up of each method is not counted: a short one, or on a
+    compiled stack all prompts in full, so that nothing is compiled while it is timed.
+
+    ``tau`` counts the last round of a text as it was cut, at a stop token or the length limit.
+    ``same_ids`` says whether a method's ids equal those of `ar` on every prompt, and ``lossless``
+    is the same at T = 0, else None. ``seconds`` of a method are sums over prompts of its middle
+    repeat: the repeats are ordered by the time of their rounds, and of an even number the middle
+    two are averaged. ``seconds_per_run``: by prompt, by repeat, {prefill, total}. ``domains``:
+    prompts, tau and tokens per second of the prompts of each domain alone.
     """
     if isinstance(methods, str) or not isinstance(methods, Iterable | None):
         raise ValueError(f"methods must be a list of names, got {methods!r}.")
@@ -129,7 +140,7 @@ def compare(
     for number, row in enumerate(prompts, start=1):
         _prompt_field(row, f"prompt {number}")
     options = {"temperature": temperature, "seed": seed, **sampling}
-    by_method = settings if isinstance(settings, Mapping) else dict.fromkeys(chosen, settings)
+    by_method = settings_by_method(settings, chosen)
     for row in prompts:  # a bad prompt is found before the first one is run
         try:
             Decoding(stack, prompt_of(row), max_new_tokens=max_new_tokens, **options)
@@ -141,8 +152,12 @@ def compare(
         m: functools.partial(generate, stack, method=m, settings=by_method.get(m)) for m in chosen
     }
     runners |= baselines or {}
-    for run in runners.values():
-        run(prompt_of(prompts[0]), max_new_tokens=4, **options)
+    compiled = {*compiled_baselines, *(chosen if isinstance(stack.head, CompiledHead) else ())}
+    for name, run in runners.items():  # the warm-up
+        # Graphs differ with the sizes of trees and caches, so that a few tokens would not do.
+        rows, length = (prompts, max_new_tokens) if name in compiled else (prompts[:1], 4)
+        for row in rows:
+            run(prompt_of(row), max_new_tokens=length, **options)
     runs: dict[str, list[list[Generation]]] = {m: [] for m in runners}
     for row in prompts:
         for repeat in range(repeats):
@@ -162,11 +177,27 @@ def compare(
     return {
         "methods": entries,
         "prompts": [{"id": r["id"], "domain": r["domain"]} for r in prompts],
+        "prompts_file": prompts_file,
         "machine": machine(),
         "versions": versions(),
         "options": {"max_new_tokens": max_new_tokens, "temperature": temperature,
                     "repeats": repeats, "seed": seed, **sampling},
     }  # fmt: skip
+
+
+def settings_by_method(
+    settings: TreeSettings | Mapping[str, TreeSettings] | None, methods: Iterable[str]
+) -> Mapping[str, TreeSettings | None]:
+    """``settings`` of each method; ValueError for a key that is no method's name."""
+    if not isinstance(settings, Mapping):
+        return dict.fromkeys(methods, settings)
+    known = (*METHODS, *added_methods)
+    for name in settings:
+        if name not in known:
+            raise ValueError(
+                f"settings must be keyed by methods ({', '.join(known)}), got {name!r}."
+            )
+    return settings
 
 
 def differences(

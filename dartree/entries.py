@@ -9,23 +9,29 @@ from typing import Any
 from dartree.clock import STAGES
 from dartree.decode import Generation
 
+Runs = Sequence[Sequence[Generation]]  # by prompt, by repeat
 
-def method_entry(method, runs, reference, prompts, temperature) -> dict[str, Any]:
-    """One method's entry: sums and pooled means over prompts, `ar` of the same run beside it."""
-    first = [r[0] for r in runs]
-    middle = [_median_run(r) for r in runs]
+
+def method_entry(
+    method: str,
+    runs: Runs,
+    reference: Runs,
+    prompts: Sequence[Mapping[str, Any]],
+    temperature: float,
+) -> dict[str, Any]:
+    """One method's entry: sums and pooled means over prompts; ``reference``: the runs of `ar`.
+
+    Tokens and rounds are those of the first repeat, times those of the :func:`middle_repeats`.
+    """
+    first, middle = [r[0] for r in runs], middle_repeats(runs)
     rounds = sum(g.rounds for g in first)
     committed = sum(sum(g.accepted_per_round) for g in first)
     taus = [g.tau for g in first if g.tau is not None]
-    speed = _speed(middle)
-    ar_speed = _speed([_median_run(r) for r in reference])
-    speeds = [_speed([r[i] for r in runs]) for i in range(len(runs[0]))]
-    spread = [s for s in speeds if s]
-    lossless = None
-    if temperature == 0:
-        lossless = all(
-            g.token_ids == a[0].token_ids for r, a in zip(runs, reference, strict=True) for g in r
-        )
+    speed, ar_speed = _speed(runs, middle), _speed(reference, middle_repeats(reference))
+    spread = [s for i in range(len(runs[0])) if (s := _speed(runs, [i]))]
+    same_ids = all(
+        g.token_ids == a[0].token_ids for r, a in zip(runs, reference, strict=True) for g in r
+    )
     g = first[0]
     return {
         "method": method,
@@ -42,12 +48,15 @@ def method_entry(method, runs, reference, prompts, temperature) -> dict[str, Any
         "tau_per_prompt": statistics.fmean(taus) if taus else None,
         "head_calls": sum(x.head_calls for x in first),
         "verified_nodes": sum(x.verified_nodes for x in first),
-        "seconds": {k: sum(x.seconds[k] for x in middle) for k in ("prefill", *STAGES, "total")},
+        "seconds": {k: _seconds(runs, middle, k) for k in ("prefill", *STAGES, "total")},
+        "seconds_per_run": [[{k: x.seconds[k] for k in ("prefill", "total")} for x in r]
+                            for r in runs],
         "tokens_per_second": speed,
         "tokens_per_second_range": [min(spread), max(spread)] if spread else None,
-        "domains": _by_domain(first, middle, prompts),
+        "domains": _by_domain(runs, prompts),
         "speedup": speed / ar_speed if speed and ar_speed else None,
-        "lossless": lossless,
+        "same_ids": same_ids,
+        "lossless": same_ids if temperature == 0 else None,
         "stop_reason": [x.stop_reason for x in first],
         "dtype": g.dtype,
         "device": g.device,
@@ -55,32 +64,45 @@ def method_entry(method, runs, reference, prompts, temperature) -> dict[str, Any
         "seed": g.seed,
         "packed": g.packed,
         "lacks_head": g.lacks_head,
-    }
+    }  # fmt: skip
 
 
-def _by_domain(first, middle, prompts) -> dict[str, dict[str, Any]]:
+def _by_domain(runs: Runs, prompts: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """For each domain {prompts, tau, tokens_per_second}, pooled as those of all prompts are."""
     domains = {}
     for domain in dict.fromkeys(row["domain"] for row in prompts):
-        chosen = [i for i, row in enumerate(prompts) if row["domain"] == domain]
-        rounds = sum(first[i].rounds for i in chosen)
-        committed = sum(sum(first[i].accepted_per_round) for i in chosen)
+        chosen = [r for r, row in zip(runs, prompts, strict=True) if row["domain"] == domain]
+        rounds = sum(r[0].rounds for r in chosen)
+        committed = sum(sum(r[0].accepted_per_round) for r in chosen)
         domains[domain] = {
             "prompts": len(chosen),
             "tau": committed / rounds if rounds else None,
-            "tokens_per_second": _speed([middle[i] for i in chosen]),
+            "tokens_per_second": _speed(chosen, middle_repeats(chosen)),
         }
     return domains
 
 
-def _median_run(runs: list[Generation]) -> Generation:
-    return sorted(runs, key=lambda r: r.seconds["total"])[(len(runs) - 1) // 2]
+def middle_repeats(runs: Runs) -> list[int]:
+    """The repeat of median time over all prompts, prefills left out; the middle two of an even
+    number."""
+    busy = [_busy(runs, [i]) for i in range(len(runs[0]))]
+    order = sorted(range(len(busy)), key=busy.__getitem__)
+    return order[(len(order) - 1) // 2 : len(order) // 2 + 1]
 
 
-def _speed(runs: list[Generation]) -> float | None:
+def _seconds(runs: Runs, repeats: Sequence[int], key: str) -> float:
+    """Seconds of ``key``, summed over prompts; the mean of ``repeats``."""
+    return sum(r[i].seconds[key] for r in runs for i in repeats) / len(repeats)
+
+
+def _busy(runs: Runs, repeats: Sequence[int]) -> float:
+    return _seconds(runs, repeats, "total") - _seconds(runs, repeats, "prefill")
+
+
+def _speed(runs: Runs, repeats: Sequence[int]) -> float | None:
     """Tokens per second: total tokens over total time, first tokens and prefills left out."""
-    busy = sum(r.seconds["total"] - r.seconds["prefill"] for r in runs)
-    tokens = sum(r.new_tokens - 1 for r in runs)
+    busy = _busy(runs, repeats)
+    tokens = sum(r[i].new_tokens - 1 for r in runs for i in repeats) / len(repeats)
     return tokens / busy if tokens and busy > 0 else None
 
 

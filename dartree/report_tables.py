@@ -2,96 +2,145 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dartree.baselines import HF_GENERATE
 from dartree.clock import STAGES
 from dartree.entries import ms_per_round
 
 LOSSLESS = {True: "yes", False: "NO", None: "-"}  # as tables show it
+RANGE = " range: slowest and fastest repeat."
 
 
-def format_table(result: dict[str, Any]) -> str:
+# What tau means at the end of a text, below every table.
+TAU = (
+    "tau: tokens committed per round (accepted drafts + the target's own; in the last round of a "
+    "text only those up to its stop token or the length limit), pooled over prompts."
+)
+
+
+def format_table(result: Mapping[str, Any]) -> str:
     """The comparison as a text table, its definitions below it."""
+    entries, options = result["methods"], result["options"]
+    repeated = options["repeats"] > 1
     rows = [("method", "tau", "head calls/round", "nodes/round", "ms/round", "tokens/s",
-             "speedup", "lossless", "drafter")]  # fmt: skip
-    for e in result["methods"]:
+             *["range"] * repeated, "speedup", "lossless", "drafter")]  # fmt: skip
+    for e in entries:
         n = e["rounds"] or 1
         rows.append((
             e["method"], number(e["tau"]), number(e["head_calls"] / n, 1),
             number(e["verified_nodes"] / n, 1), number(ms_per_round(e), 1),
-            number(e["tokens_per_second"], 1), number(e["speedup"]),
-            LOSSLESS[e["lossless"]], e["drafter"],
+            number(e["tokens_per_second"], 1), *[_range(e, 1)] * repeated, number(e["speedup"]),
+            _lossless(e), e["drafter"],
         ))  # fmt: skip
-    lines = [text_table(rows)]
-    first, options = result["methods"][0], result["options"]
-    dartree_settings = next(
-        (e["settings"] for e in reversed(result["methods"]) if e["settings"]["width"]), None
-    )
-    lines += [
+    lines = [
+        text_table(rows),
         "",
-        f"{run_on(first)}, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new "
-        f"tokens, T = {options['temperature']:g}, {options['repeats']} repeat(s).",
-        "tau: tokens committed per round (accepted drafts + 1), pooled over prompts. tokens/s: "
-        "first tokens and prefills left out. speedup: "
-        "tokens/s against `ar`, our one-token loop.",
+        f"{_ran(result)}.",
+        f"{TAU} tokens/s: first tokens and prefills left out. speedup: tokens/s against `ar`, our "
+        f"one-token loop.{RANGE * repeated}",
+        *_sampling_notes(options),
     ]
-    for e in result["methods"]:
+    for e in entries:
         if e["differences"]:
             gaps = [d["gap"] for d in e["differences"]]
             lines.append(
                 f"{e['method']}: {len(gaps)} of {len(result['prompts'])} texts differ from ar; "
                 f"at the first difference the target's two best logits are {min(gaps):.3g} to "
-                f"{max(gaps):.3g} apart ({first['dtype']})."
+                f"{max(gaps):.3g} apart ({e['dtype']})."
             )
-    lines += headless_notes(result["methods"])
-    if dartree_settings:
-        lines.append(
-            "dartree: W {width}, K {candidates}, B {budget}, depth penalty {depth_penalty:g}, "
-            "depth {depth}.".format(**dartree_settings)
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *headless_notes(entries), *settings_lines(entries)])
 
 
-def format_bench(result: dict[str, Any]) -> str:
+def format_bench(result: Mapping[str, Any]) -> str:
     """The benchmark as a text table, with its definitions."""
-    rows = [("method", "tau", "tokens/s", "range", "vs fastest", "vs hf", "bound", "calls",
+    entries = result["methods"]
+    rows = [("method", "tau", "tokens/s", "range", "vs fastest", "vs hf", "vs ar", "bound", "calls",
              "nodes", "ms/round", *STAGES, "stages", "lossless")]  # fmt: skip
-    for e in result["methods"]:
-        low, high = e["tokens_per_second_range"]
+    for e in entries:
         rows.append((
-            e["method"], f"{e['tau']:.2f}", f"{e['tokens_per_second']:.0f}",
-            f"{low:.0f}-{high:.0f}", f"{e['speedup_fastest']:.2f}", f"{e['speedup_hf']:.2f}",
+            e["method"], f"{e['tau']:.2f}", f"{e['tokens_per_second']:.0f}", _range(e, 0),
+            f"{e['speedup_fastest']:.2f}", f"{e['speedup_hf']:.2f}", f"{e['speedup']:.2f}",
             f"{e['bound']:.2f}", f"{e['head_calls'] / max(1, e['rounds']):.1f}",
             f"{e['verified_nodes'] / max(1, e['rounds']):.1f}", f"{e['ms_per_round']:.2f}",
             *(f"{e['stage_ms'][s]:.2f}" for s in STAGES), f"{e['stage_share']:.0%}",
-            LOSSLESS[e["lossless"]],
+            _lossless(e),
         ))  # fmt: skip
-    first, options = result["methods"][0], result["options"]
     lines = [
         text_table(rows),
         "",
-        f"{run_on(first)}, {len(result['prompts'])} prompts, up to {options['max_new_tokens']} new "
-        f"tokens, T = {options['temperature']:g}, median of {options['repeats']} repeats, "
-        f"interleaved; {result['machine']['processor']}.",
+        f"{_ran(result)}, interleaved; {result['machine']['processor']}.",
+        TAU,
         f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop "
-        "of this run; vs hf: against transformers' generate. range: slowest and fastest repeat.",
-        "bound: speedup over `ar` if only drafter, head and target cost anything. calls, nodes: "
-        "head calls and verified nodes a round. stages: their sum over the time of a round; the "
-        "columns between are their milliseconds a round.",
-        *_settings_lines(result["methods"]),
-        *headless_notes(result["methods"]),
+        "of this run; vs hf: against transformers' generate; vs ar: against `ar`, our one-token "
+        f"loop.{RANGE}",
+        "bound: the most that vs ar could be, if only drafter, head and target cost anything. "
+        "calls, nodes: head calls and verified nodes a round. stages: their sum over the time of a "
+        "round; the columns between are their milliseconds a round.",
+        *_sampling_notes(result["options"]),
+        *settings_lines(entries),
+        *headless_notes(entries),
+        f"ar-compiled: {result['compiled']}.",
     ]
-    lines.append(f"ar-compiled: {result['compiled']}.")
     if result["compiled_methods"]:
         lines.append(f"the methods: {result['compiled_methods']}.")
     if "memory" in result:
         lines.append(_memory_line(result["memory"]))
-    if len(first["domains"]) > 1:
-        lines += ["", _domain_table(result["methods"])]
+    if len(entries[0]["domains"]) > 1:
+        lines += ["", _domain_table(entries)]
     if "stage_memory" in result:
         lines += ["", _stage_memory_table(result["stage_memory"])]
     return "\n".join(lines)
+
+
+def _ran(result: Mapping[str, Any]) -> str:
+    """What was run: stack, prompts, limits and repeats."""
+    options, count = result["options"], result["options"]["repeats"]
+    middle = "median" if count % 2 else "mean" if count == 2 else "mean of the middle two"
+    times = "1 repeat" if count == 1 else f"{middle} of {count} repeats"
+    return (
+        f"{run_on(result['methods'][0])}, {_prompts(result)}, up to {options['max_new_tokens']} "
+        f"new tokens, T = {options['temperature']:g}, {times}"
+    )
+
+
+def _prompts(result: Mapping[str, Any]) -> str:
+    """How many prompts, and which: their files, or else how many of each domain."""
+    domains = Counter(row["domain"] for row in result["prompts"])
+    which = result["prompts_file"] or ", ".join(f"{n} {domain}" for domain, n in domains.items())
+    count = len(result["prompts"])
+    return f"{count} prompt{'s' * (count > 1)} ({which})"
+
+
+def _range(entry: Mapping[str, Any], digits: int) -> str:
+    found = entry["tokens_per_second_range"]
+    return "-".join(number(speed, digits) for speed in found) if found else "-"
+
+
+def _lossless(entry: Mapping[str, Any]) -> str:
+    """The cell of a table: sampled ids are compared only where both have one stream of draws."""
+    if entry["lossless"] is None and entry["method"] != HF_GENERATE:
+        return "same ids" if entry["same_ids"] else "other ids"
+    return LOSSLESS[entry["lossless"]]
+
+
+def _sampling_notes(options: Mapping[str, Any]) -> list[str]:
+    """What a reader of sampled results has to know."""
+    if not options["temperature"]:
+        return []
+    notes = [
+        f"lossless: all draw with seed {options['seed']}, and the methods should give the ids that "
+        "`ar` gives (hf-generate has draws of its own)."
+    ]
+    if options["repeats"] > 1:
+        notes.append(
+            "The repeats draw with the same seed: their range is that of the times, and tau has no "
+            "spread of sampling; other seeds would show it."
+        )
+    return notes
 
 
 def format_sweep(result: dict[str, Any]) -> str:
@@ -115,13 +164,18 @@ def _domain_table(entries: Sequence[Mapping[str, Any]]) -> str:
     """tokens/s, speedup and tau of each method on each domain, and what was divided by."""
     domains = entries[0]["domains"]
     rows = [["method", *(f"{d}: {c}" if c == "tokens/s" else c for d in domains
-                         for c in ("tokens/s", "vs fastest", "tau"))]]  # fmt: skip
+                         for c in ("tokens/s", "vs fastest", "tau")), "mean tokens/s"]]  # fmt: skip
     for e in entries:
         cells = [(number(r["tokens_per_second"], 0), number(r["speedup_fastest"]), number(r["tau"]))
                  for r in e["domains"].values()]  # fmt: skip
-        rows.append([e["method"], *(cell for three in cells for cell in three)])
+        speeds = [r["tokens_per_second"] for r in e["domains"].values()]
+        mean = None if None in speeds else statistics.fmean(speeds)
+        rows.append([e["method"], *(cell for three in cells for cell in three), number(mean, 0)])
     used = [f"{d}: {r['fastest']} (prompts: {r['prompts']})" for d, r in domains.items()]
-    return f"{text_table(rows)}\n\nThe fastest one-token loop on each domain: {', '.join(used)}."
+    return (
+        f"{text_table(rows)}\n\nmean tokens/s: the mean of the domains' tokens/s. The fastest "
+        f"one-token loop on each domain: {', '.join(used)}."
+    )
 
 
 def _stage_memory_table(result: Mapping[str, Any]) -> str:
@@ -169,9 +223,9 @@ def run_on(entry: Mapping[str, Any]) -> str:
     return f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}, {threads}"
 
 
-def _settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line for each set of settings, with the methods that used it."""
-    names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "penalty",
+    names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "depth penalty",
              "depth": "depth"}  # fmt: skip
     users: dict[str, list[str]] = {}
     for e in entries:

@@ -40,3 +40,14 @@ def shift_stack():
 def tiny_pair():
     """A random Domino stack in fp64: no argmax can flip by rounding."""
     return random_stack(head="domino", dtype=torch.float64)
+
+
+@pytest.fixture
+def eager_graphs(monkeypatch):
+    """`compiled_stack` with static shapes and the count of graphs as ever, but nothing compiled."""
+    from dartree import compiled
+
+    monkeypatch.setattr(compiled, "_compile", lambda function: function)
+    monkeypatch.setattr(compiled, "why_not", lambda: None)
+    monkeypatch.setattr(compiled, "COLUMNS", 32)
+    return compiled.compiled_stack

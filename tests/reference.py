@@ -113,3 +113,10 @@ def all_paths(tokens, depth: int):
     """Every token path of length 1..depth."""
     for length in range(1, depth + 1):
         yield from itertools.product(tokens, repeat=length)
+
+
+def graphs(stack: Stack) -> int:
+    """How many graphs torch.compile has made for ``stack``."""
+    pairings = filter(None, (stack.pairing("ar"), stack.main, stack.marginal))
+    parts = (getattr(p, name) for p in pairings for name in ("target", "drafter", "head"))
+    return sum(len(getattr(part, "compile_seconds", ())) for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from dartree.cli import main
 from dartree.clock import STAGES
 from dartree.settings import TreeSettings
 from tests.conftest import DATA
-from tests.reference import greedy, prompt, random_stack
+from tests.reference import graphs, greedy, prompt, random_stack
 
 CASE = DATA / "domino-shift"
 STACK = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
@@ -68,6 +69,37 @@ def test_every_row_is_lossless_and_its_ratios_are_what_they_say(stack):
     assert entries["dartree"]["bound"] == pytest.approx(bound)
     text = bench.format_bench(result)
     assert all(line.split()[0] in text for line in (*entries, *STAGES))
+    head, _, *lines = (re.split(r"  +", line) for line in text.splitlines()[: 2 + len(entries)])
+    assert head.index("bound") == head.index("vs ar") + 1
+    for cells, (name, e) in zip(lines, entries.items(), strict=True):
+        assert cells[head.index("vs ar")] == f"{speed[name] / speed['ar']:.2f}"
+        assert cells[head.index("bound")] == f"{e['bound']:.2f}"
+    assert "2 prompts (2 d)" in text and "the length limit" in text and "mean of 2 repeats" in text
+
+
+def test_sampled_benchmarks_compare_what_has_the_same_draws(stack):
+    options = dict(compiled=False, max_new_tokens=12, stop=[], temperature=1.0)
+    result = bench.bench(stack, ROWS, ["dartree"], repeats=2, prompts_file="p.jsonl", **options)
+    lines = bench.format_bench(result).splitlines()
+    ends = {line.split()[0]: line.split("%")[-1].strip() for line in lines[2:5]}
+    assert ends == {"ar": "same ids", "dartree": "same ids", "hf-generate": "-"}
+    assert any("2 prompts (p.jsonl)" in line for line in lines)
+    assert any("no spread of sampling" in line for line in lines)
+
+
+def test_the_compiled_baseline_compiles_nothing_while_it_is_timed(stack, monkeypatch, eager_graphs):
+    made, found = [], []
+
+    def keep(one):
+        made.append(eager_graphs(one))
+        return made[0]
+
+    monkeypatch.setattr(bench, "compiled_stack", keep)
+    monkeypatch.setattr(bench, "why_not", lambda: None)
+    rows = [ROWS[0], {"id": "b", "domain": "d", "ids": prompt(70)}]
+    bench.bench(stack, rows, ["dartree"], repeats=2, max_new_tokens=9, stop=[],
+                progress=lambda _: found.append(graphs(made[0])))  # fmt: skip
+    assert set(found) == {2} and len(found) == 2 * 2 * 4
 
 
 def test_each_domain_is_divided_by_the_loop_that_is_fastest_there(stack, monkeypatch):
@@ -99,7 +131,10 @@ def test_each_domain_is_divided_by_the_loop_that_is_fastest_there(stack, monkeyp
     line = "fastest one-token loop on each domain"
     text = bench.format_bench(result)
     assert f"{line}: sums: ar (prompts: 1), prose: hf-generate (prompts: 1)." in text
+    assert "mean tokens/s: the mean of the domains' tokens/s" in text
     table = next(part for part in text.split("\n\n") if "sums: tokens/s" in part)
+    assert table.splitlines()[0].endswith("  mean tokens/s")
+    assert [row.split()[-1] for row in table.splitlines()[2:]] == ["5", "6", "2"]  # 6.5 to even
     assert [row.split()[:3] for row in table.splitlines()[2:]] == [
         ["ar", "8", "1.00"], ["dartree", "4", "0.50"], ["hf-generate", "1", "0.12"],
     ]  # fmt: skip
@@ -167,9 +202,11 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     where = str(tmp_path / "b.json")
     assert main([*line, "--methods", "dartree", "--no-compile", "--json", where]) == 0
     assert "hf-generate" in capsys.readouterr().out
-    names = [e["method"] for e in json.loads((tmp_path / "b.json").read_text())["methods"]]
-    assert names == ["ar", "dartree", "hf-generate"]
-    assert main([*line, "--sweep", "width"]) == 0
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert [e["method"] for e in found["methods"]] == ["ar", "dartree", "hf-generate"]
+    assert found["prompts_file"] == "p.jsonl"
+    assert main([*line, "--sweep", "width", "--json", where]) == 0
+    assert json.loads((tmp_path / "b.json").read_text())[0]["prompts_file"] == "p.jsonl"
     assert "ms/round" in capsys.readouterr().out
     assert main([*line, "--sweep", "speed"]) == 2
     assert "sweep must be one of" in capsys.readouterr().err

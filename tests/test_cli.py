@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 import dartree
+from dartree import cli
 from dartree.cli import main
 from dartree.records import load_records
 from tests.conftest import DATA, load_case
@@ -230,6 +232,9 @@ def test_compare_writes_its_json(capsys, tmp_path):
     assert status == 0 and "dartree" in out and "tokens/s" in out
     data = json.loads((tmp_path / "c.json").read_text())
     assert [e["method"] for e in data["methods"]] == ["ar", "dartree"]
+    assert data["prompts_file"] == "p.jsonl" and "1 prompt (p.jsonl)" in out
+    args = argparse.Namespace(prompts=None)
+    assert cli._prompts_file(args) == "bundled: arithmetic.jsonl, code.jsonl, prose.jsonl"
 
 
 def test_compare_names_the_bad_line(capsys, tmp_path):

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import dartree
+from dartree import proposers
 from dartree.clock import STAGES
 from dartree.compare import compare, format_table, load_prompts
-from tests.reference import causal_logits, greedy, prompt, random_stack
+from dartree.settings import added_methods
+from tests.reference import causal_logits, graphs, greedy, prompt, random_stack
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,145 @@ def test_domains_are_pooled_alone(monkeypatch):
         first, *rest = entry["accepted_per_round"]
         assert a["tau"] == pytest.approx(10 / len(first))
         assert b["tau"] == pytest.approx(20 / sum(map(len, rest)))
+
+
+def by_hand(monkeypatch, table):
+    """Seconds of a run's rounds: ``table`` by the length of the prompt, by repeat."""
+    from dartree import compare as module
+
+    calls, true = {}, module.generate
+
+    def timed(stack, ids, **options):
+        out = true(stack, ids, **options)
+        key = options["method"], len(ids), options["max_new_tokens"]
+        calls[key] = calls.get(key, 0) + 1
+        row = table[len(ids)]
+        busy = row[(calls[key] - 1) % len(row)]
+        out.seconds.update(dict.fromkeys(STAGES, 0.0))
+        out.seconds.update(prefill=7.0, total=7.0 + busy, draft=busy / 2, verify=busy / 2)
+        return out
+
+    monkeypatch.setattr(module, "generate", timed)
+
+
+@pytest.mark.parametrize(
+    ("table", "busy", "of_domains"),
+    [
+        ({4: (1,), 5: (6,)}, 7, (1, 6)),
+        ({4: (1, 5), 5: (6, 1)}, 6.5, (3, 3.5)),  # each prompt's faster run would give 2
+        ({4: (1, 5, 9), 5: (9, 1, 8)}, 10, (5, 8)),
+        ({4: (1, 2, 3, 4), 5: (40, 30, 20, 10)}, 27.5, (2.5, 25)),
+    ],
+)
+def test_times_are_those_of_the_middle_repeat(monkeypatch, table, busy, of_domains):
+    by_hand(monkeypatch, table)
+    rows = [{"id": str(n), "domain": f"of {n}", "ids": prompt(n)} for n in table]
+    repeats = len(table[4])
+    out = compare(random_stack(), rows, ["dartree"], max_new_tokens=11, repeats=repeats, stop=[])
+    for entry in out["methods"]:
+        seconds = entry["seconds"]
+        assert seconds["prefill"] == 14 and seconds["total"] == pytest.approx(14 + busy)
+        assert sum(seconds[s] for s in STAGES) == pytest.approx(busy)
+        assert entry["tokens_per_second"] == pytest.approx(20 / busy)
+        whole = [20 / (a + b) for a, b in zip(*table.values(), strict=True)]
+        assert entry["tokens_per_second_range"] == pytest.approx([min(whole), max(whole)])
+        speeds = [d["tokens_per_second"] for d in entry["domains"].values()]
+        assert speeds == pytest.approx([10 / one for one in of_domains])
+        runs = [[{"prefill": 7, "total": 7 + t} for t in row] for row in table.values()]
+        assert entry["seconds_per_run"] == runs
+    assert "range" in format_table(out).splitlines()[0].split() or repeats == 1
+
+
+def test_the_range_is_printed_only_where_there_is_one(monkeypatch):
+    by_hand(monkeypatch, {4: (1, 4)})
+    rows, options = [{"id": "a", "domain": "d", "ids": prompt(4)}], dict(max_new_tokens=11, stop=[])
+    two = format_table(compare(random_stack(), rows, ["dartree"], repeats=2, **options))
+    assert "2.5-10.0" in two and "mean of 2 repeats" in two and "slowest and fastest" in two
+    one = format_table(compare(random_stack(), rows, ["dartree"], **options))
+    assert " range" not in one and ", 1 repeat." in one
+
+
+@pytest.fixture
+def taper():
+    """`dartree` under another name, as a reader would add a method."""
+    dartree.add_method("taper", proposers.PROPOSERS["dartree"])
+    yield
+    added_methods.remove("taper")
+    del proposers.PROPOSERS["taper"]
+
+
+def test_settings_are_said_of_the_methods_that_had_them(taper):
+    rows = [{"id": "a", "domain": "d", "ids": prompt(4)}]
+    settings = {"taper": dartree.TreeSettings(width=30, candidates=8, budget=40), "heap": None,
+                "dartree": dartree.TreeSettings(width=2, candidates=8, budget=3)}  # fmt: skip
+
+    def lines(methods):
+        out = compare(random_stack(), rows, methods, settings, max_new_tokens=4)
+        return [line for line in format_table(out).splitlines() if ", depth " in line]
+
+    assert lines(["dartree", "taper"]) == [
+        "dartree: W 2, K 8, B 3, depth penalty 0.2, depth 6.",
+        "taper: W 30, K 8, B 40, depth penalty 0.2, depth 6.",
+    ]
+    assert not any(line.startswith("dartree:") for line in lines(["domino", "taper"]))
+
+
+def test_the_table_says_which_prompts(result):
+    stack, rows, out = result
+    assert "3 prompts (3 d)" in format_table(out) and out["prompts_file"] is None
+    out = compare(stack, rows, ["domino"], max_new_tokens=4, prompts_file="mine.jsonl")
+    assert "3 prompts (mine.jsonl)" in format_table(out) and out["prompts_file"] == "mine.jsonl"
+
+
+def test_tau_counts_a_cut_round_as_it_was_cut():
+    stack = random_stack()
+    options = dict(settings=dartree.TreeSettings(4, 6, 8), stop=[])
+    rows = [{"id": str(i), "domain": "d", "ids": prompt(5, i)} for i in range(8)]
+    for row in rows:
+        whole = dartree.generate(stack, row["ids"], max_new_tokens=30, **options).accepted_per_round
+        at = next((i for i, n in enumerate(whole[:-1]) if n > 1), None)
+        if at is not None:
+            break
+    limit = 1 + sum(whole[:at]) + 1  # the last token is the first of a round with more
+    out = compare(stack, [row], ["dartree"], max_new_tokens=limit, **options)
+    cut = [*whole[:at], 1]
+    assert out["methods"][1]["tau"] == sum(cut) / len(cut) < sum(whole[: at + 1]) / len(cut)
+    assert "only those up to its stop token or the length limit" in format_table(out)
+
+
+def test_sampled_texts_are_those_of_plain_decoding(monkeypatch):
+    stack, rows = random_stack(), [{"id": f"{n}", "domain": "d", "ids": prompt(n)} for n in (4, 6)]
+    options = dict(max_new_tokens=16, temperature=0.9, seed=3, repeats=2, stop=[])
+    out = compare(stack, rows, None, **options)
+    greedy_ids = [greedy(stack.target.model, row["ids"], 16) for row in rows]
+    for entry in out["methods"]:
+        assert entry["same_ids"] is True and entry["lossless"] is None
+        assert entry["token_ids"] == out["methods"][0]["token_ids"] != greedy_ids
+    text = format_table(out)
+    assert text.count("same ids") == 8 and "seed 3" in text and "no spread of sampling" in text
+    assert "no spread" not in format_table(compare(stack, rows, [], **{**options, "repeats": 1}))
+    from dartree import acceptance, decode
+
+    def sloppy(tree, logits, chooser):
+        verdict = acceptance.walk(tree, logits, chooser)
+        if len(tree):
+            verdict.next_anchor = int(tree.tokens[0])
+        return verdict
+
+    monkeypatch.setattr(decode, "walk", sloppy)
+    out = compare(stack, rows, ["dartree"], **options)
+    assert out["methods"][1]["same_ids"] is False and "other ids" in format_table(out)
+
+
+def test_nothing_is_compiled_while_it_is_timed(eager_graphs):
+    """The second prompt needs a larger cache, so that its graphs are others."""
+    stack = eager_graphs(random_stack(dtype=torch.float32))
+    rows = [{"id": str(n), "domain": "d", "ids": prompt(n)} for n in (4, 70)]
+    settings, found = dartree.TreeSettings(4, 6, 8), []
+    out = compare(stack, rows, ["domino", "dartree"], settings, max_new_tokens=40, repeats=2,
+                  stop=[], progress=lambda _: found.append(graphs(stack)))  # fmt: skip
+    assert len(found) == 12 and len(set(found)) == 1 and found[0] == graphs(stack) > 6
+    assert all(entry["lossless"] for entry in out["methods"])
 
 
 def test_table_names_every_method_and_its_definitions(result):
@@ -152,6 +293,12 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path):
         (dict(settings=5), "settings must be a TreeSettings"),
         (dict(settings={"heap": dartree.TreeSettings(10**6)}, methods=["heap"]), "width must be"),
         (dict(repeats=0), "repeats must be"),
+        (
+            dict(settings={"dartre": dartree.TreeSettings()}),
+            r"keyed by methods \(ar, .*\), got 'dartre'",
+        ),
+        (dict(settings={"hf-generate": None}), "settings must be keyed by methods"),
+        (dict(settings={3: None}), "settings must be keyed by methods .*, got 3"),
     ],
     ids=str,
 )

@@ -54,7 +54,7 @@ def run(name: str) -> None:
     found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     for result in found if isinstance(found, list) else [found]:
         for entry in result.get("methods", ()):
-            for bulky in ("text", "token_ids"):  # the prompts give them again
+            for bulky in ("text", "token_ids", "seconds_per_run"):  # the command gives them again
                 entry.pop(bulky, None)
     kept = {"command": RUNS[name][1], "stdout": done.stdout, "result": found}
     text = json.dumps(kept, indent=1, ensure_ascii=False)
