@@ -36,9 +36,11 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Charge the enclosed work to stage ``name``."""
+        """Charge the enclosed work to stage ``name``; ValueError unless it is one of STAGES."""
+        if name not in self.seconds:
+            raise ValueError(f"stage must be one of {', '.join(STAGES)}, got {name!r}.")
         start = self.now()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - start
+            self.seconds[name] += self.now() - start

@@ -45,5 +45,11 @@ def test_a_stage_that_fails_is_charged_too(monkeypatch):
     assert timer.seconds["walk"] == 2.0
 
 
+def test_a_stage_of_another_name_is_refused_before_its_work():
+    with pytest.raises(ValueError, match="stage must be one of draft, expand, .*, got 'mine'"):
+        with Clock().stage("mine"):
+            pytest.fail("the work began")
+
+
 def test_cpu_needs_no_waiting():
     assert clock.synchroniser("cpu")() is None
