@@ -24,10 +24,11 @@ class DraftTree:
     depths [N] int64
         1 for children of the root.
     scores [N] float32
-        Path log-probability under the drafter and head: the sum along the path, in nats.
+        Path log-probability under the drafter and head: the sum along the path, in nats. -inf
+        rules a node out: decoding does not verify it.
 
-    Raises ValueError where an invariant is broken: parents before children, depth = parent's
-    depth + 1, no token twice under one parent.
+    Raises ValueError where an invariant is broken: whole numbers but for the scores, parents before
+    children, depth = parent's depth + 1, no token twice under one parent, no score NaN or +inf.
     """
 
     tokens: np.ndarray
@@ -42,7 +43,7 @@ class DraftTree:
             ("depths", np.int64),
             ("scores", np.float32),
         ):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=kind))
+            object.__setattr__(self, name, _as_array(name, getattr(self, name), kind))
         self._validate()
 
     def _validate(self) -> None:
@@ -51,6 +52,9 @@ class DraftTree:
             raise ValueError("tokens, parents, depths and scores must be 1-D and of one length.")
         if count == 0:
             return
+        if not np.maximum.reduce(self.scores) < np.inf:  # a maximum over NaN is NaN
+            i = int(np.flatnonzero(~(self.scores < np.inf))[0])
+            raise ValueError(f"scores must not be NaN or +inf: node {i + 1} has {self.scores[i]}.")
         numbers = np.arange(1, count + 1)
         bad = np.flatnonzero((self.parents < 0) | (self.parents >= numbers))
         if bad.size:
@@ -143,6 +147,18 @@ class DraftTree:
     def from_dict(cls, data: dict[str, list[Any]]) -> DraftTree:
         """Inverse of :meth:`to_dict`."""
         return cls(*(np.asarray(data[k]) for k in ("tokens", "parents", "depths", "scores")))
+
+
+def _as_array(name: str, values: Any, kind: type) -> np.ndarray:
+    """``values`` as an array of ``kind``; ValueError where that would cut off fractions."""
+    array = np.asarray(values)
+    if array.dtype == kind:
+        return array
+    if kind is np.int64 and array.dtype.kind == "f":
+        whole = (np.abs(array) < 2**53) & (np.floor(array) == array)
+        if not whole.all():
+            raise ValueError(f"{name} must be whole numbers, got {array[~whole][0]}.")
+    return array.astype(kind)
 
 
 class Supertree(DraftTree):

@@ -61,3 +61,19 @@ def test_paths_children_and_conditionals():
 def test_malformed_trees_are_refused(parents, depths, tokens, words):
     with pytest.raises(ValueError, match=words):
         DraftTree(tokens, parents, depths, np.zeros(len(parents)))
+
+
+@pytest.mark.parametrize("name", ["tokens", "parents", "depths"])
+@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), 1e30])
+def test_fractions_are_not_cut_off(name, value):
+    good = {"tokens": [4.0], "parents": [0.0], "depths": [1.0], "scores": [-1]}
+    assert DraftTree(**good).tokens.dtype == np.int64
+    with pytest.raises(ValueError, match=f"{name} must be whole numbers, got"):
+        DraftTree(**(good | {name: [value]}))
+
+
+def test_scores_are_numbers_or_minus_infinity():
+    assert DraftTree([4], [0], [1], [-np.inf]).scores[0] == -np.inf
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="scores must not be NaN or .inf: node 2 has"):
+            DraftTree([4, 5], [0, 1], [1, 2], [-1.0, value])
