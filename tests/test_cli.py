@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import dartree
-from dartree import cli
+from dartree import cli, doctor
 from dartree.cli import main
 from dartree.records import load_records
 from tests.conftest import DATA, load_case
@@ -346,3 +346,15 @@ def test_version_and_module_entry():
 def test_doctor(capsys):
     status, out, _ = run(capsys, "doctor")
     assert status == 0 and "torch" in out and "bf16" in out and "MISSING" not in out
+
+
+@pytest.mark.parametrize(("load", "threads", "advice"), [
+    (0.1, 2, False), (1.2, 2, True), (3.0, 1, False), (3.0, 2, True),
+])  # fmt: skip
+def test_doctor_says_that_the_machine_is_busy(monkeypatch, load, threads, advice):
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 2)
+    (line,) = doctor._load(threads)
+    assert f" {load} in the last minute" in line and ("--threads 1" in line) == advice
+    monkeypatch.delattr(doctor.os, "getloadavg")
+    assert doctor._load(threads) == []
