@@ -92,10 +92,14 @@ def corrected_logits(stack: Stack, block: Block, draft_ids: Sequence[int]) -> to
 
 
 def expand(stack: Stack, block: Block, settings: TreeSettings | None = None) -> Supertree:
-    """The supertree of ``block`` under the stack's head (W, K and depth of ``settings``)."""
+    """The supertree of ``block`` under the stack's head (W, K and depth of ``settings``).
+
+    The step of a round without the checks of its arguments, for any head, and with the candidates
+    and head calls in its result, is :func:`dartree.supertree.grow_supertree`.
+    """
     _check_block(stack, block)
     settings = stack.chosen_settings(settings)
-    return supertree.expand(block, stack.head, settings).supertree
+    return supertree.grow_supertree(block, stack.head, settings).supertree
 
 
 def ddtree(block: Block, budget: int) -> DraftTree:

@@ -18,7 +18,7 @@ from dartree.checks import instance, positive_int
 from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
 from dartree.prompts import Prompt
-from dartree.proposers import PROPOSERS, Proposal
+from dartree.proposers import Proposal, proposal_of
 from dartree.records import RoundRecord, missing_reason
 from dartree.settings import TreeSettings, check_budget, check_method
 from dartree.stack import Pairing, Stack
@@ -261,8 +261,10 @@ class Decoding:
                 self._context.absorb(self._features)
                 block = draft_block(pairing, self._context, anchor)
             depth_limit = block.limits(self.settings).depth
-            proposal = PROPOSERS[out.method](block, pairing.head, self.settings, clock)
-            instance(f"what method {out.method!r} returns", proposal, Proposal)
+            try:
+                proposal = proposal_of(out.method, block, pairing.head, self.settings, clock)
+            except ValueError as error:
+                raise GenerationError(f"round {out.rounds}, {error}", out) from error
         with clock.stage("mask"):
             rows = tree_rows(target, proposal.tree, anchor, past)
         with clock.stage("verify"):
@@ -336,7 +338,7 @@ def generate(stack: Stack, prompt: Any, **options: Any) -> Any:
     The options are those of :class:`Decoding`, where each is explained.
     A list of prompts gives a list of results, one after the other, each exactly as alone.
     Raises ValueError for a bad argument and GenerationError, which carries the text committed so
-    far, for logits that are not finite.
+    far, for logits that are not finite and for what a method, or a head, of your own does wrong.
     """
     if is_batch(prompt):
         return [generate(stack, one, **options) for one in prompt]

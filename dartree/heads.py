@@ -58,10 +58,41 @@ class Head(Protocol):
         """State of the root path. ``candidates`` [n, K] token ids, None = all V tokens."""
 
     def score(self, state: HeadState, depth: int) -> tuple[torch.Tensor, HeadState]:
-        """fp32 corrected logits [R, K] of the children at ``depth`` (1..n), and the state."""
+        """fp32 corrected logits [R, K] of the children at ``depth`` (1..n), and the state.
+
+        -inf rules a child out, and all below it; NaN and +inf are refused.
+        """
 
     def advance(self, state: HeadState, parents: torch.Tensor, tokens: torch.Tensor) -> HeadState:
         """State of children: ``parents`` [R'] rows of ``state``, ``tokens`` [R'] their ids."""
+
+
+def scored(
+    head: Head, state: HeadState, depth: int, rows: int, columns: int
+) -> tuple[torch.Tensor, HeadState]:
+    """``head.score``; ValueError unless it gives a float tensor [rows, columns] and a state."""
+    answer: Any = head.score(state, depth)  # whatever somebody's own head returns
+    if isinstance(answer, tuple) and len(answer) == 2:
+        logits = answer[0]
+        if (
+            isinstance(logits, torch.Tensor)
+            and logits.shape == (rows, columns)
+            and logits.is_floating_point()
+        ):
+            return answer
+        answer = logits
+    got = type(answer).__name__
+    if isinstance(answer, torch.Tensor):
+        got = f"{answer.dtype} {list(answer.shape)}".removeprefix("torch.")
+    raise ValueError(
+        f"{type(head).__name__}.score must return (logits, state), logits a float torch.Tensor "
+        f"[R, K] = [{rows}, {columns}] at depth {depth}, got {got}."
+    )
+
+
+def logits_of(head: Head) -> str:
+    """What messages call the logits of ``head``."""
+    return f"logits of {type(head).__name__}.score"
 
 
 def base_values(block: Block, candidates: torch.Tensor | None) -> Sequence[torch.Tensor]:
@@ -271,7 +302,7 @@ def corrected_logits(head: Head, block: Block, draft_ids: torch.Tensor) -> torch
     state = head.start(block, None)
     rows = []
     for depth in range(1, block.drafts + 1):
-        logits, state = head.score(state, depth)
+        logits, state = scored(head, state, depth, 1, block.base_logits.shape[1])
         rows.append(logits[0])
         if depth < block.drafts:
             state = head.advance(state, draft_ids.new_zeros(1), draft_ids[depth - 1 : depth])

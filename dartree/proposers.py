@@ -6,23 +6,26 @@ To add one, write a function ``(block, head, settings, clock) -> Proposal`` and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from dartree.checks import instance
 from dartree.clock import Clock
 from dartree.drafter import Block
-from dartree.heads import Head
+from dartree.heads import Head, logits_of, scored
 from dartree.pruning import Children, grow_best_first, subtree, top_b_nodes
-from dartree.settings import METHODS, TreeSettings, added_methods
+from dartree.settings import METHODS, MOST_NODES, TreeSettings, added_methods
 from dartree.supertree import (
     candidates_for_block,
+    careful_log_probs,
     conditional_log_probs,
-    expand,
     fixed_quotas,
+    grow_supertree,
     top_candidates,
 )
 from dartree.tree import DraftTree, Supertree
@@ -36,6 +39,8 @@ class Proposal:
         Token ids that were open to the tree at each depth; None for chains.
     kept [N]
         Supertree number of each node of ``tree``; None without a supertree.
+
+    Raises ValueError where ``tree`` is no DraftTree.
     """
 
     tree: DraftTree
@@ -43,6 +48,9 @@ class Proposal:
     candidates: np.ndarray | None = None
     supertree: Supertree | None = None
     kept: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        instance("tree", self.tree, DraftTree)
 
 
 @torch.no_grad()
@@ -62,7 +70,7 @@ def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, to
     state = head.start(block, None)
     ids, rows = [], []
     for level in range(1, depth + 1):
-        logits, state = head.score(state, level)  # [1, V]
+        logits, state = scored(head, state, level, 1, block.base_logits.shape[1])  # [1, V]
         token = logits.argmax(dim=-1)  # [1]
         ids.append(token)
         rows.append(logits)
@@ -77,19 +85,28 @@ def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Cloc
         depth = block.limits(settings).depth
         ids, logits = greedy_chain(block, head, depth)
         logps = torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]  # [D]
-        tree = DraftTree.chain(ids.cpu().numpy(), logps.cumsum(0).cpu().numpy())
+        scores = logps.cumsum(0).cpu().numpy()
+        if math.isnan(scores[-1]):
+            logps = careful_log_probs(logits, TreeSettings(), logits_of(head))
+            scores = logps.gather(1, ids[:, None])[:, 0].cumsum(0).cpu().numpy()
+        tree = DraftTree.chain(ids.cpu().numpy(), scores)
     return Proposal(tree, head_calls=depth)
 
 
 @torch.no_grad()
 def best_first_on_rows(
-    logits: torch.Tensor, settings: TreeSettings
+    logits: torch.Tensor, settings: TreeSettings, what: str = "base_logits of the block"
 ) -> tuple[DraftTree, np.ndarray]:
-    """DDTree's builder on logits [D, V] that every path of a depth shares; penalty 0."""
+    """DDTree's builder on logits [D, V] that every path of a depth shares; penalty 0.
+
+    Raises ValueError for NaN or +inf in ``logits``, which messages call ``what``.
+    """
     budget = settings.budget
     candidates = top_candidates(logits, min(budget, logits.shape[1]))  # [D, min(B, V)]
     logps = conditional_log_probs(logits, settings).gather(1, candidates)
     ids, values = candidates.tolist(), logps.tolist()
+    if any(math.isnan(row[0]) for row in values):
+        values = careful_log_probs(logits, settings, what).gather(1, candidates).tolist()
 
     def children(depth: int, token: int, parent_state: None) -> tuple[Children | None, None]:
         return ((ids[depth], values[depth]) if depth < len(ids) else None), None
@@ -112,7 +129,7 @@ def propose_domino_ddtree(
     with clock.stage("expand"):
         depth = block.limits(settings).depth
         _, logits = greedy_chain(block, head, depth)
-        tree, candidates = best_first_on_rows(logits, settings)
+        tree, candidates = best_first_on_rows(logits, settings, logits_of(head))
     return Proposal(tree, head_calls=depth, candidates=candidates)
 
 
@@ -124,6 +141,7 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
         limits = block.limits(settings)
         candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
         full = limits.normalise == "vocabulary"
+        wide = block.base_logits.shape[1] if full else candidates.shape[1]
         root = head.start(block, None if full else candidates_for_block(candidates, block))
         zero = candidates.new_zeros(1)
 
@@ -134,12 +152,16 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
             state = root
             if depth:
                 state = head.advance(parent_state, zero, candidates.new_tensor([token]))
-            corrected, state = head.score(state, depth + 1)
+            corrected, state = scored(head, state, depth + 1, 1, wide)
             calls += 1
             logps = conditional_log_probs(corrected, limits)[0]
             logps = logps[candidates[depth]] if full else logps
             values, order = logps.sort(descending=True, stable=True)
-            return (candidates[depth][order].tolist(), values.tolist()), state
+            best = values.tolist()
+            if math.isnan(best[0]):  # all of them: one NaN makes every log-softmax NaN
+                careful_log_probs(corrected, limits, logits_of(head))
+                return None, None
+            return (candidates[depth][order].tolist(), best), state
 
         tree = grow_best_first(children, limits.budget, limits.depth_penalty)
     return Proposal(tree, head_calls=calls, candidates=candidates.cpu().numpy())
@@ -151,7 +173,7 @@ def propose_dartree_fixed(
     """The budget spread over the depths, no pruning, no penalty: every node is verified."""
     with clock.stage("expand"):
         depth = block.limits(settings).depth
-        grown = expand(block, head, settings, fixed_quotas(settings.budget, depth))
+        grown = grow_supertree(block, head, settings, fixed_quotas(settings.budget, depth))
     with clock.stage("prune"):
         nodes = np.arange(1, len(grown.supertree) + 1)
         tree = subtree(grown.supertree, nodes)
@@ -161,7 +183,7 @@ def propose_dartree_fixed(
 def propose_dartree(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """DARTree: one batched head call per depth, then one global Top-B without any model call."""
     with clock.stage("expand"):
-        grown = expand(block, head, settings)
+        grown = grow_supertree(block, head, settings)
     with clock.stage("prune"):
         nodes = top_b_nodes(grown.supertree, settings.budget, settings.depth_penalty)
         tree = subtree(grown.supertree, nodes)
@@ -182,11 +204,17 @@ PROPOSERS: dict[str, Proposer] = {
 }
 
 
-def add_method(name: str, propose: Proposer) -> None:
+# Methods that read the marginals alone, and so may run on a drafter trained without a head.
+marginal_methods = {"dflash", "ddtree"}
+
+
+def add_method(name: str, propose: Proposer, marginal: bool = False) -> None:
     """Make ``propose`` a method: `generate`, `compare` and `bench` take its ``name`` from then on.
 
-    It runs on the main drafter of a stack. A name that was added before is replaced; ValueError
-    for one of the methods that come with the package, and for what is no function.
+    It runs on the main drafter of a stack, or, with ``marginal``, where `dflash` and `ddtree` run:
+    on the head-less drafter, if the stack has one, and without a head. A name that was added before
+    is replaced; ValueError for one of the methods that come with the package, and for what is no
+    function.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"name must be a text, got {name!r}.")
@@ -194,10 +222,57 @@ def add_method(name: str, propose: Proposer) -> None:
         raise ValueError(f"name must be a new one, not one of {', '.join(METHODS)}, got {name!r}.")
     if not callable(propose):
         raise ValueError(f"propose must be a function, got {type(propose).__name__}.")
+    if not isinstance(marginal, bool):
+        raise ValueError(f"marginal must be True or False, got {marginal!r}.")
     if name not in added_methods:
         added_methods.append(name)
     PROPOSERS[name] = propose
+    (marginal_methods.add if marginal else marginal_methods.discard)(name)
 
 
-# Methods that read the marginals alone, and so may run on a drafter trained without a head.
-MARGINAL_METHODS = ("dflash", "ddtree")
+def proposal_of(
+    method: str, block: Block, head: Head, settings: TreeSettings, clock: Clock
+) -> Proposal:
+    """What ``method`` makes of ``block``, without the nodes that a score of -inf rules out.
+
+    Raises ValueError, naming the method, for what the method itself or its head does wrong, and
+    where the tree of an added method goes beyond the budget, the block or the vocabulary.
+    """
+    try:
+        proposal = PROPOSERS[method](block, head, settings, clock)
+        instance("what it returns", proposal, Proposal)
+        if method in added_methods:
+            _check_tree(proposal.tree, block, settings)
+        return possible(proposal)
+    except ValueError as error:
+        reason = str(error)
+        if not bool((block.base_logits < math.inf).all()):
+            reason = "base_logits of the block must be finite or -inf, got NaN or +inf."
+        raise ValueError(f"method {method!r}: {reason}") from error
+
+
+def _check_tree(tree: DraftTree, block: Block, settings: TreeSettings) -> None:
+    """ValueError unless ``tree`` may be verified below ``block`` under ``settings``."""
+    most = min(settings.budget, MOST_NODES)
+    deepest = min(settings.depth or block.drafts, block.drafts)
+    if len(tree) > most:
+        raise ValueError(f"its tree must hold at most {most} nodes (the budget), got {len(tree)}.")
+    if np.maximum.reduce(tree.depths, initial=0) > deepest:
+        raise ValueError(
+            f"its tree must be at most {deepest} deep (the block's drafts, or the depth of the "
+            f"settings), got depth {tree.depths.max()}."
+        )
+    top = block.base_logits.shape[1] - 1
+    bad = tree.tokens[(tree.tokens < 0) | (tree.tokens > top)]
+    if bad.size:
+        raise ValueError(f"tokens of its tree must lie in 0..{top}, got {bad[0]}.")
+
+
+def possible(proposal: Proposal) -> Proposal:
+    """``proposal`` without the nodes of its tree whose score is -inf; itself where none is."""
+    scores = proposal.tree.scores
+    if np.minimum.reduce(scores, initial=0.0) > -np.inf:
+        return proposal
+    nodes = 1 + np.flatnonzero(scores > -np.inf)
+    kept = None if proposal.kept is None else proposal.kept[nodes - 1]
+    return replace(proposal, tree=subtree(proposal.tree, nodes), kept=kept)

@@ -20,7 +20,7 @@ from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find
 from dartree.packed import pack as pack_linear_layers
 from dartree.prompts import Prompt, encode_prompt, eos_ids
-from dartree.proposers import MARGINAL_METHODS
+from dartree.proposers import marginal_methods
 from dartree.settings import TreeSettings
 from dartree.spread import target_of
 from dartree.target import Target
@@ -63,9 +63,10 @@ class Pairing:
 class Stack:
     """Everything that generation needs; built by :func:`load_stack`.
 
-    ``marginal`` is the pairing with the stack's head-less DFlash drafter, on which ``dflash``
-    and ``ddtree`` run; None where the stack has none, and the main drafter's own marginals are
-    used (its label then says so). ``sources`` says where target, drafter and dflash came from.
+    ``marginal`` is the pairing with the stack's head-less DFlash drafter, on which ``dflash``,
+    ``ddtree`` and methods added with ``marginal=True`` run; None where the stack has none, and the
+    main drafter's own marginals are used (its label then says so). ``sources`` says where target,
+    drafter and dflash came from.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Stack:
             return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
         main = self.main
         headless = main.head.name == NoCorrection.name  # true of a compiled one, too
-        if method not in MARGINAL_METHODS:
+        if method not in marginal_methods:
             if headless:
                 label = f"{main.label}, without a correction head"
                 return replace(main, label=label, lacks_head=True)
@@ -156,8 +157,9 @@ def load_stack(
     unless given; ``drafter_dtype``: the same unless given. ``device_map``: spreads the target
     over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
     where the target's lm_head lies. ``pack``: whether weights are laid out for oneDNN
-    (:mod:`dartree.packed`); None: in fp32 on a CPU, up to 1 GiB of them. Raises ValueError for unknown names and CheckpointError for
-    anything wrong with the files, or where packing was asked for and cannot work.
+    (:mod:`dartree.packed`); None: in fp32 on a CPU, up to 1 GiB of them. Raises ValueError for
+    unknown names and CheckpointError for anything wrong with the files, or where packing was
+    asked for and cannot work.
     """
     where = _device("cpu" if device is None else device)
     if device is None and device_map is not None and torch.cuda.is_available():

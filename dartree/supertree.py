@@ -8,6 +8,7 @@ are kept and their head states carried along.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from dartree.drafter import Block
-from dartree.heads import Head
+from dartree.heads import Head, logits_of, scored
 from dartree.settings import TreeSettings
 from dartree.tree import Supertree
 
@@ -54,8 +55,20 @@ def conditional_log_probs(logits: torch.Tensor, settings: TreeSettings) -> torch
     return torch.log_softmax(logits, dim=-1).clamp_(max=0.0)
 
 
+def careful_log_probs(logits: torch.Tensor, settings: TreeSettings, what: str) -> torch.Tensor:
+    """As :func:`conditional_log_probs`, but a row [K] of -inf alone stays -inf: no children.
+
+    For where NaN was seen, which such a row gives too. Raises ValueError where ``logits`` [R, K],
+    called ``what``, hold NaN or +inf themselves.
+    """
+    if not bool((logits < math.inf).all()):
+        raise ValueError(f"{what} must be finite or -inf, got NaN or +inf.")
+    empty = (logits == -math.inf).all(dim=-1, keepdim=True)
+    return conditional_log_probs(logits, settings).masked_fill(empty, -math.inf)
+
+
 @torch.no_grad()
-def expand(
+def grow_supertree(
     block: Block, head: Head, settings: TreeSettings, quotas: Sequence[int] | None = None
 ) -> Expansion:
     """Grow a supertree with one batched head call per depth.
@@ -64,6 +77,10 @@ def expand(
     A depth keeps what there is where rows * K is smaller. Scores are fp32 log-softmax values
     over the K candidates of the depth (or over the vocabulary, ``settings.normalise``).
     Equal path scores go to the smaller (row, candidate), as in a heap over numbered nodes.
+    A candidate to which the head gives -inf is ruled out, and so is all below it. Raises
+    ValueError for logits of NaN or +inf, or of another shape than [R, K].
+
+    The same step for a stack, with its arguments checked, is :func:`dartree.expand`.
     """
     limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
@@ -71,8 +88,13 @@ def expand(
     # A compiled head brings its own: the same function as one graph.
     grow = getattr(head, "grow", None) or functools.partial(grow_levels, head)
     tokens, rows, scores, best = grow(block, candidates, quotas, limits)
-    if has_ties(best):
-        tokens, rows, scores, _ = grow_levels(head, block, candidates, quotas, limits, ordered=True)
+    values = scores.cpu().numpy()
+    careful = math.isnan(values.max())
+    if careful or has_ties(best):
+        tokens, rows, scores, _ = grow_levels(
+            head, block, candidates, quotas, limits, ordered=True, careful=careful
+        )
+        values = scores.cpu().numpy()
     sizes = np.array(limits.level_sizes(quotas), dtype=np.int64)
     firsts = 1 + np.cumsum(sizes) - sizes  # number of the first node of each depth
     above = np.concatenate([[0], firsts[:-1]])  # and of the depth above it; 0 is the root
@@ -80,7 +102,7 @@ def expand(
         tokens=tokens.cpu().numpy(),
         parents=rows.cpu().numpy() + above.repeat(sizes),
         depths=np.arange(1, len(quotas) + 1).repeat(sizes),
-        scores=scores.cpu().numpy(),
+        scores=values,
     )
     return Expansion(supertree, candidates.cpu().numpy(), head_calls=len(quotas))
 
@@ -92,22 +114,27 @@ def grow_levels(
     quotas: Sequence[int],
     settings: TreeSettings,
     ordered: bool = False,
+    careful: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """Token ids, rows in the level above, and path scores of all levels, each [nodes], and the
     sorted scores in which ties can be seen: those of a level and the first that was left out.
 
     ``ordered`` settles ties by a stable sort; without it they fall as they may, several times
-    faster on a CPU. ``candidates`` [D, K].
+    faster on a CPU. ``careful``: with :func:`careful_log_probs`. ``candidates`` [D, K].
     """
     count = candidates.shape[1]
     full = settings.normalise == "vocabulary"
+    wide = block.base_logits.shape[1] if full else count
     state = head.start(block, None if full else candidates_for_block(candidates, block))
     score = block.hidden.new_zeros(1, dtype=torch.float32)  # [R]
     columns = candidates.repeat(1, max(quotas)).unbind()  # D times [max R * K] ids
     levels = []
     for depth, quota in enumerate(quotas, start=1):
-        corrected, state = head.score(state, depth)  # [R, K] or [R, V]
-        conditionals = conditional_log_probs(corrected, settings)
+        corrected, state = scored(head, state, depth, score.shape[0], wide)  # [R, K] or [R, V]
+        if careful:
+            conditionals = careful_log_probs(corrected, settings, logits_of(head))
+        else:
+            conditionals = conditional_log_probs(corrected, settings)
         if full:
             conditionals = conditionals[:, candidates[depth - 1]]
         paths = conditionals.add_(score[:, None]).view(-1)  # [R * K]

@@ -18,7 +18,7 @@ from dartree.compiled import (
     why_not,
 )
 from dartree.packed import pack
-from dartree.supertree import expand
+from dartree.supertree import grow_supertree
 from dartree.target import tree_rows
 from tests.reference import prompt, random_stack
 from tests.test_tree import random_tree
@@ -113,7 +113,7 @@ def test_a_compiled_head_grows_the_same_supertree(monkeypatch, table):
     settings = dartree.TreeSettings(width=3, candidates=4, depth=3)
     for seed in (1, 2):  # the anchor is an input of the graph, not a constant
         block = dartree.draft(stack, prompt(5, seed))
-        one, two = (expand(block, head, settings).supertree for head in (stack.head, fast))
+        one, two = (grow_supertree(block, head, settings).supertree for head in (stack.head, fast))
         assert two.path_tokens() == one.path_tokens()
         np.testing.assert_allclose(two.scores, one.scores, atol=1e-5)
     assert len(fast.compile_seconds) == 1 and fast.name == "domino"
@@ -127,7 +127,7 @@ def test_other_heads_compile_too(head, normalise):
     stack = random_stack(head=head, dtype=torch.float32)
     settings = dartree.TreeSettings(width=3, candidates=4, depth=2, normalise=normalise)
     block = dartree.draft(stack, prompt(5))
-    one, two = (expand(block, h, settings) for h in (stack.head, CompiledHead(stack.head)))
+    one, two = (grow_supertree(block, h, settings) for h in (stack.head, CompiledHead(stack.head)))
     assert two.supertree.path_tokens() == one.supertree.path_tokens()
     np.testing.assert_allclose(two.supertree.scores, one.supertree.scores, atol=1e-5)
 

@@ -270,13 +270,20 @@ def test_head_calls_and_nodes():
         assert out.verified_nodes == nodes * out.rounds
 
 
-def test_logits_that_are_not_finite_keep_the_text():
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (lambda model: model.model.norm, "the target's logits are not finite in round 2, node"),
+        (lambda model: model.lm_head, "round 2, method 'dartree': base_logits of the block must"),
+    ],
+)
+def test_logits_that_are_not_finite_keep_the_text(part, words):
     stack = random_stack(model=random_model(seed=3))
     decoding = dartree.Decoding(stack, prompt(5), max_new_tokens=30, stop=[])
-    with pytest.raises(dartree.GenerationError, match="round 2, node") as caught:
+    with pytest.raises(dartree.GenerationError, match=words) as caught:
         for record in decoding:
             if record.index == 1:
-                stack.target.model.lm_head.weight.data[5] = float("nan")
+                part(stack.target.model).weight.data[5] = float("nan")
     assert caught.value.partial.token_ids == decoding.result.token_ids
     assert caught.value.partial.rounds == 2
 

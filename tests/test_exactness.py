@@ -12,7 +12,7 @@ import torch
 from transformers.generation import logits_process as lp
 
 import dartree
-from dartree import acceptance, decode
+from dartree import acceptance, decode, proposers
 from dartree.drafter import DFlashDrafter
 from tests.reference import causal_logits, prompt, random_stack
 from tests.table import table_stack
@@ -196,7 +196,7 @@ def remembered(stack, method, monkeypatch):
     """
     context, drafts, trees = SimpleNamespace(features=None), {}, {}
     context.absorb = lambda features: setattr(context, "features", features)
-    whole, proposer = DFlashDrafter.new_cache, decode.PROPOSERS.get(method)  # None for ar
+    whole, proposer = DFlashDrafter.new_cache, proposers.PROPOSERS.get(method)  # None for ar
     draft_block = decode.draft_block
 
     def draft(pairing, _, anchor):
@@ -214,7 +214,7 @@ def remembered(stack, method, monkeypatch):
     monkeypatch.setattr(DFlashDrafter, "new_cache", lambda drafter: context)
     monkeypatch.setattr(decode, "draft_block", draft)
     if proposer:
-        monkeypatch.setitem(decode.PROPOSERS, method, propose)
+        monkeypatch.setitem(proposers.PROPOSERS, method, propose)
     return replace(stack, main=replace(stack.main, target=Remembered(stack.target)))
 
 

@@ -16,7 +16,7 @@ from dartree.drafter import Block
 from dartree.heads import NoCorrection, corrected_logits
 from dartree.proposers import PROPOSERS
 from dartree.settings import TreeSettings
-from dartree.supertree import expand, fixed_quotas, top_candidates
+from dartree.supertree import fixed_quotas, grow_supertree, top_candidates
 from tests.reference import VOCABULARY, prompt, random_stack
 
 
@@ -42,7 +42,7 @@ def test_expansion_equals_a_naive_beam(head, normalise):
     stack = random_stack(head=head)
     block = block_of(stack)
     settings = TreeSettings(width=4, candidates=5, budget=64, normalise=normalise)
-    grown = expand(block, stack.head, settings)
+    grown = grow_supertree(block, stack.head, settings)
     tree, candidates = grown.supertree, grown.candidates
     full = normalise == "vocabulary"
     assert grown.head_calls == block.drafts
@@ -70,7 +70,7 @@ def test_corners(width, candidates, depth):
     stack = random_stack()
     block = block_of(stack)
     settings = TreeSettings(width=width, candidates=candidates, depth=depth)
-    tree = expand(block, stack.head, settings).supertree
+    tree = grow_supertree(block, stack.head, settings).supertree
     rows = 1
     for level in range(1, (depth or block.drafts) + 1):
         rows = min(width, rows * min(candidates, VOCABULARY))
@@ -169,7 +169,7 @@ def test_equal_logits_keep_the_smaller_ids_first():
 def test_equal_path_scores_go_to_the_smaller_row_and_candidate(rows, width, candidates):
     logits = torch.tensor(rows, dtype=torch.float32)  # [3, 5], nearly everything is tied
     block = Block(0, 0, torch.zeros(3, 2), logits)
-    grown = expand(block, NoCorrection(), TreeSettings(width=width, candidates=candidates))
+    grown = grow_supertree(block, NoCorrection(), TreeSettings(width=width, candidates=candidates))
     paths, want = [((), np.float32(0))], []  # plain Python, level by level
     for row, ids in zip(rows, grown.candidates.tolist(), strict=True):
         assert ids == sorted(ids, key=lambda i: (-row[i], i))
@@ -190,7 +190,9 @@ def test_normalisers_agree_where_all_tokens_are_candidates():
     block = block_of(stack)
     for candidates in (VOCABULARY, 7):
         one, all_ = (
-            expand(block, stack.head, TreeSettings(width=3, candidates=candidates, normalise=n))
+            grow_supertree(
+                block, stack.head, TreeSettings(width=3, candidates=candidates, normalise=n)
+            )
             for n in ("candidates", "vocabulary")
         )
         first, second = one.supertree.scores[:3], all_.supertree.scores[:3]

@@ -27,7 +27,7 @@ from dartree.proposers import greedy_chain
 from dartree.pruning import top_b_nodes
 from dartree.settings import TreeSettings, penalty
 from dartree.stack import Stack
-from dartree.supertree import expand
+from dartree.supertree import grow_supertree
 from dartree.tree import DraftTree, Supertree
 
 # What a per-level factor e^-penalty is searched among; below 0 it would raise the scores.
@@ -131,7 +131,7 @@ def verify_supertree(
 ) -> VerifiedRound:
     """Draft after ``ids``, grow the supertree, and ask the target about ALL of its nodes."""
     block = draft(stack, ids)
-    tree = expand(block, stack.head, settings).supertree
+    tree = grow_supertree(block, stack.head, settings).supertree
     log_probs = verify(stack, ids, tree).float().log_softmax(-1)  # [1 + N, V]
     parents, tokens = torch.from_numpy(tree.parents), torch.from_numpy(tree.tokens)
     parents, tokens = parents.to(log_probs.device), tokens.to(log_probs.device)

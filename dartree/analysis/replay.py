@@ -19,11 +19,11 @@ from dartree.analysis.kept import identity, keep
 from dartree.clock import Clock
 from dartree.drafter import Block, DFlashDrafter
 from dartree.prompts import Prompt
-from dartree.proposers import PROPOSERS
+from dartree.proposers import proposal_of
 from dartree.pruning import pruning_scores
 from dartree.settings import TreeSettings, check_method
 from dartree.stack import Pairing, Stack
-from dartree.supertree import expand
+from dartree.supertree import grow_supertree
 from dartree.tree import DraftTree, Supertree
 
 AT_ONCE = 32  # anchors of a text that go through the drafter together
@@ -114,7 +114,8 @@ class Replay:
         key = (number, index, *_expansion(settings))
         if key not in self._supertrees:
             block = self.block(self.stack.main, number, index)
-            self._supertrees[key] = expand(block, self.stack.head, settings).supertree
+            grown = grow_supertree(block, self.stack.head, settings)
+            self._supertrees[key] = grown.supertree
         return self._supertrees[key]
 
     @torch.inference_mode()
@@ -129,7 +130,7 @@ class Replay:
             else:
                 pairing = self.stack.pairing(method)
                 block = self.block(pairing, number, index)
-                tree = PROPOSERS[method](block, pairing.head, settings, Clock()).tree
+                tree = proposal_of(method, block, pairing.head, settings, Clock()).tree
                 length = len(_matching(tree, rest))
             self._lengths[key] = length
         return self._lengths[key]
@@ -161,7 +162,7 @@ def _surviving(tree: Supertree, path: list[int], settings: TreeSettings) -> int:
     nodes = np.asarray(path, dtype=np.int64) - 1
     own = f[nodes][:, None]
     before = (f > own) | ((f == own) & (np.arange(len(f)) < nodes[:, None]))  # [a, N]
-    return int((before.sum(1) < settings.budget).sum())
+    return int(((before.sum(1) < settings.budget) & (f[nodes] > -np.inf)).sum())
 
 
 @torch.inference_mode()

@@ -24,12 +24,12 @@ from dartree.clock import Clock
 from dartree.decode import Generation, generate
 from dartree.drafter import Block
 from dartree.plots.labels import token_decoder
-from dartree.proposers import MARGINAL_METHODS, PROPOSERS, Proposal
+from dartree.proposers import Proposal, marginal_methods, possible, proposal_of
 from dartree.pruning import pruning_scores, subtree, top_b_nodes
 from dartree.records import RoundRecord, missing_reason
 from dartree.settings import TreeSettings, check_method
 from dartree.stack import Stack
-from dartree.supertree import expand
+from dartree.supertree import grow_supertree
 from dartree.tree import DraftTree
 
 PRUNED = "pruned"  # in the supertree, not in the draft tree: the target was never asked
@@ -226,7 +226,7 @@ class Session:
             pairing = self.stack.pairing(choice.method)
             return api.draft(self.stack, self._ids(choice, text), pairing)
 
-        return self._once("block", (*_place(choice), choice.method in MARGINAL_METHODS), make)
+        return self._once("block", (*_place(choice), choice.method in marginal_methods), make)
 
     def _proposal(self, choice: Choice, used: TreeSettings, text: Text) -> tuple[Proposal, Judged]:
         """What the method proposes, and the target's view of all that it scored.
@@ -243,21 +243,22 @@ class Session:
             else:
                 block, head = self._block(choice, text), self.stack.pairing(choice.method).head
                 if free:
-                    grown = expand(block, head, used)
+                    grown = grow_supertree(block, head, used)
                     every = np.arange(1, len(grown.supertree) + 1)
                     proposal = Proposal(
                         grown.supertree, grown.head_calls, grown.candidates, grown.supertree, every
                     )
                 else:
                     clock = Clock(self.stack.target.device)
-                    proposal = PROPOSERS[choice.method](block, head, used, clock)
+                    proposal = proposal_of(choice.method, block, head, used, clock)
             self.calls.head += proposal.head_calls
             return proposal, self._judge(choice, text, proposal.tree)
 
         proposal, judged = self._once("tree", (*_place(choice), choice.method, shape), make)
         if free:
             kept = top_b_nodes(proposal.supertree, used.budget, used.depth_penalty)
-            proposal = replace(proposal, tree=subtree(proposal.supertree, kept), kept=kept)
+            tree = subtree(proposal.supertree, kept)
+            proposal = possible(replace(proposal, tree=tree, kept=kept))
         return proposal, judged
 
     def _judge(self, choice: Choice, text: Text, tree: DraftTree) -> Judged:

@@ -41,7 +41,7 @@ def test_other_budgets_and_penalties_expand_nothing(stack, monkeypatch):
     replay, settings = Replay(stack, PROMPTS, 20), SETTINGS[0]
     for index in range(19):
         replay.supertree(0, index, settings)
-    monkeypatch.setattr("dartree.analysis.replay.expand", None)
+    monkeypatch.setattr("dartree.analysis.replay.grow_supertree", None)
     for budget in (1, 4, 30):
         for penalty in (0.0, 0.5):
             replay.rounds(0, "dartree", replace(settings, budget=budget, depth_penalty=penalty))
