@@ -5,10 +5,11 @@ from dartree.checks import CheckpointError
 from dartree.decode import Decoding, Generation, GenerationError, generate, stream
 from dartree.drafter import Block
 from dartree.hf import custom_generate
-from dartree.proposers import Proposal, add_method
+from dartree.methods import METHODS, add_method
+from dartree.proposers import Proposal
 from dartree.pruning import best_first, top_b
 from dartree.records import RoundRecord, load_records, save_records
-from dartree.settings import METHODS, TreeSettings
+from dartree.settings import TreeSettings
 from dartree.stack import Stack, data_dir, load_stack
 from dartree.tree import DraftTree, Supertree
 

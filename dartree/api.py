@@ -16,8 +16,9 @@ from dartree import heads, supertree
 from dartree.checks import instance
 from dartree.decode import draft_block
 from dartree.drafter import Block
+from dartree.methods import check_budget
 from dartree.proposers import best_first_on_rows
-from dartree.settings import TreeSettings, check_budget
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.target import tree_rows
 from dartree.tree import DraftTree, Supertree

@@ -100,7 +100,8 @@ def check_early(args: argparse.Namespace, methods: list[str]) -> None:
     """Refuse bad settings before any model is loaded."""
     from dartree.acceptance import Chooser
     from dartree.checks import positive_int
-    from dartree.settings import TreeSettings, check_method
+    from dartree.methods import check_method
+    from dartree.settings import TreeSettings
 
     for method in methods:
         check_method(method)

@@ -25,9 +25,10 @@ from dartree.compiled import CompiledHead, CompiledTarget, compiled_stack, repor
 from dartree.decode import Generation, generate
 from dartree.entries import ms_per_round
 from dartree.memory import estimate
+from dartree.methods import check_method
 from dartree.report_tables import format_bench as format_bench
 from dartree.report_tables import format_sweep as format_sweep
-from dartree.settings import TreeSettings, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Stack
 from dartree.stage_memory import stage_memory
 

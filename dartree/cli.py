@@ -227,7 +227,7 @@ def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     from dartree.checks import positive_int
     from dartree.compare import load_prompts
     from dartree.files import check_output
-    from dartree.settings import METHODS
+    from dartree.methods import METHODS
 
     methods = list(METHODS)
     if args.methods is not None:

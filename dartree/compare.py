@@ -16,8 +16,9 @@ from dartree.checks import file_path, instance, positive_int
 from dartree.compiled import CompiledHead
 from dartree.decode import Decoding, Generation, generate
 from dartree.entries import method_entry
+from dartree.methods import METHODS, TABLE, check_method
 from dartree.report_tables import format_table as format_table
-from dartree.settings import METHODS, TreeSettings, added_methods, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Stack
 
 PROMPT_FIELDS = ("prompt", "messages", "ids")
@@ -191,11 +192,10 @@ def settings_by_method(
     """``settings`` of each method; ValueError for a key that is no method's name."""
     if not isinstance(settings, Mapping):
         return dict.fromkeys(methods, settings)
-    known = (*METHODS, *added_methods)
     for name in settings:
-        if name not in known:
+        if name not in TABLE:
             raise ValueError(
-                f"settings must be keyed by methods ({', '.join(known)}), got {name!r}."
+                f"settings must be keyed by methods ({', '.join(TABLE)}), got {name!r}."
             )
     return settings
 

@@ -17,10 +17,11 @@ from dartree.acceptance import Chooser, NonFiniteLogitsError, walk
 from dartree.checks import instance, positive_int
 from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
+from dartree.methods import check_method, proposal_of, used_settings
 from dartree.prompts import Prompt
-from dartree.proposers import Proposal, proposal_of
+from dartree.proposers import Proposal
 from dartree.records import RoundRecord, missing_reason
-from dartree.settings import TreeSettings, check_budget, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.stopping import StopRule
 from dartree.target import tree_rows
@@ -109,32 +110,6 @@ class Generation:
         return {name: getattr(self, name) for name in names} | {"tau_per_prompt": self.tau}
 
 
-def used_settings(pairing: Pairing, method: str, settings: TreeSettings) -> dict[str, Any]:
-    """The settings that ``method`` really uses on ``pairing``, after clamping; unused ones None."""
-    if pairing.drafter is None:
-        return dict.fromkeys(settings.to_dict())
-    limits = settings.clamped(pairing.drafter.config.drafts, pairing.target.vocab_size)
-    check_budget(method, limits, pairing.target.vocab_size)
-    used = limits.to_dict()
-    unused = {
-        "dflash": ("width", "candidates", "budget", "depth_penalty", "score_temperature"),
-        "domino": ("width", "candidates", "budget", "depth_penalty", "score_temperature"),
-        "ddtree": ("width", "depth_penalty"),
-        "domino-ddtree": ("width", "depth_penalty"),
-        "heap": ("width",),
-        "dartree-fixed": ("width", "depth_penalty"),
-    }.get(method, ())
-    used.update(dict.fromkeys(unused))
-    if method in ("ddtree", "domino-ddtree"):
-        used["candidates"] = min(limits.budget, pairing.target.vocab_size)
-        used["depth_penalty"] = 0.0
-    if method == "dartree-fixed":
-        used["depth_penalty"] = 0.0
-    if method in ("dflash", "domino", "ddtree", "domino-ddtree"):
-        used["normalise"] = "vocabulary"
-    return used
-
-
 class Decoding:
     """One generation in progress: iterate it for the rounds, read ``result`` at any time.
 
@@ -196,7 +171,7 @@ class Decoding:
             method=method,
             stack=stack.name,
             drafter=pairing.label,
-            settings=used_settings(pairing, method, self.settings),
+            settings=used_settings(method, self.settings, pairing.drafts, target.vocab_size),
             prompt_tokens=len(self._ids),
             dtype=str(target.dtype).removeprefix("torch."),
             device=str(target.device),

@@ -14,8 +14,9 @@ import torch
 
 from dartree.checks import LARGEST_SEED, instance
 from dartree.decode import Decoding
+from dartree.methods import check_method
 from dartree.prompts import eos_ids
-from dartree.settings import TreeSettings, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Stack, find_part, pair_with_model
 from dartree.target import cached_rows
 

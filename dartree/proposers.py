@@ -1,13 +1,12 @@
-"""The methods. A method is a proposer: it turns a block into a draft tree; all else is shared.
+"""The proposers: a method is one, since it turns a block into a draft tree and all else is shared.
 
 To add one, write a function ``(block, head, settings, clock) -> Proposal`` and give it a name with
-:func:`add_method`.
+:func:`dartree.add_method`; those of the package are named in ``methods.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from dartree.clock import Clock
 from dartree.drafter import Block
 from dartree.heads import Head, logits_of, scored
 from dartree.pruning import Children, grow_best_first, subtree, top_b_nodes
-from dartree.settings import METHODS, MOST_NODES, TreeSettings, added_methods
+from dartree.settings import TreeSettings
 from dartree.supertree import (
     candidates_for_block,
     careful_log_probs,
@@ -51,6 +50,16 @@ class Proposal:
 
     def __post_init__(self) -> None:
         instance("tree", self.tree, DraftTree)
+
+
+def possible(proposal: Proposal) -> Proposal:
+    """``proposal`` without the nodes of its tree whose score is -inf; itself where none is."""
+    scores = proposal.tree.scores
+    if np.minimum.reduce(scores, initial=0.0) > -np.inf:
+        return proposal
+    nodes = 1 + np.flatnonzero(scores > -np.inf)
+    kept = None if proposal.kept is None else proposal.kept[nodes - 1]
+    return replace(proposal, tree=subtree(proposal.tree, nodes), kept=kept)
 
 
 @torch.no_grad()
@@ -188,91 +197,3 @@ def propose_dartree(block: Block, head: Head, settings: TreeSettings, clock: Clo
         nodes = top_b_nodes(grown.supertree, settings.budget, settings.depth_penalty)
         tree = subtree(grown.supertree, nodes)
     return Proposal(tree, grown.head_calls, grown.candidates, grown.supertree, nodes)
-
-
-Proposer = Callable[[Block, Head, TreeSettings, Clock], Proposal]
-
-# `ar` proposes nothing: its tree is the root alone and no block is drafted.
-PROPOSERS: dict[str, Proposer] = {
-    "dflash": propose_dflash,
-    "domino": propose_domino,
-    "ddtree": propose_ddtree,
-    "domino-ddtree": propose_domino_ddtree,
-    "heap": propose_heap,
-    "dartree-fixed": propose_dartree_fixed,
-    "dartree": propose_dartree,
-}
-
-
-# Methods that read the marginals alone, and so may run on a drafter trained without a head.
-marginal_methods = {"dflash", "ddtree"}
-
-
-def add_method(name: str, propose: Proposer, marginal: bool = False) -> None:
-    """Make ``propose`` a method: `generate`, `compare` and `bench` take its ``name`` from then on.
-
-    It runs on the main drafter of a stack, or, with ``marginal``, where `dflash` and `ddtree` run:
-    on the head-less drafter, if the stack has one, and without a head. A name that was added before
-    is replaced; ValueError for one of the methods that come with the package, and for what is no
-    function.
-    """
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name must be a text, got {name!r}.")
-    if name in METHODS:
-        raise ValueError(f"name must be a new one, not one of {', '.join(METHODS)}, got {name!r}.")
-    if not callable(propose):
-        raise ValueError(f"propose must be a function, got {type(propose).__name__}.")
-    if not isinstance(marginal, bool):
-        raise ValueError(f"marginal must be True or False, got {marginal!r}.")
-    if name not in added_methods:
-        added_methods.append(name)
-    PROPOSERS[name] = propose
-    (marginal_methods.add if marginal else marginal_methods.discard)(name)
-
-
-def proposal_of(
-    method: str, block: Block, head: Head, settings: TreeSettings, clock: Clock
-) -> Proposal:
-    """What ``method`` makes of ``block``, without the nodes that a score of -inf rules out.
-
-    Raises ValueError, naming the method, for what the method itself or its head does wrong, and
-    where the tree of an added method goes beyond the budget, the block or the vocabulary.
-    """
-    try:
-        proposal = PROPOSERS[method](block, head, settings, clock)
-        instance("what it returns", proposal, Proposal)
-        if method in added_methods:
-            _check_tree(proposal.tree, block, settings)
-        return possible(proposal)
-    except ValueError as error:
-        reason = str(error)
-        if not bool((block.base_logits < math.inf).all()):
-            reason = "base_logits of the block must be finite or -inf, got NaN or +inf."
-        raise ValueError(f"method {method!r}: {reason}") from error
-
-
-def _check_tree(tree: DraftTree, block: Block, settings: TreeSettings) -> None:
-    """ValueError unless ``tree`` may be verified below ``block`` under ``settings``."""
-    most = min(settings.budget, MOST_NODES)
-    deepest = min(settings.depth or block.drafts, block.drafts)
-    if len(tree) > most:
-        raise ValueError(f"its tree must hold at most {most} nodes (the budget), got {len(tree)}.")
-    if np.maximum.reduce(tree.depths, initial=0) > deepest:
-        raise ValueError(
-            f"its tree must be at most {deepest} deep (the block's drafts, or the depth of the "
-            f"settings), got depth {tree.depths.max()}."
-        )
-    top = block.base_logits.shape[1] - 1
-    bad = tree.tokens[(tree.tokens < 0) | (tree.tokens > top)]
-    if bad.size:
-        raise ValueError(f"tokens of its tree must lie in 0..{top}, got {bad[0]}.")
-
-
-def possible(proposal: Proposal) -> Proposal:
-    """``proposal`` without the nodes of its tree whose score is -inf; itself where none is."""
-    scores = proposal.tree.scores
-    if np.minimum.reduce(scores, initial=0.0) > -np.inf:
-        return proposal
-    nodes = 1 + np.flatnonzero(scores > -np.inf)
-    kept = None if proposal.kept is None else proposal.kept[nodes - 1]
-    return replace(proposal, tree=subtree(proposal.tree, nodes), kept=kept)

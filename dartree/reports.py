@@ -25,8 +25,9 @@ from typing import Any
 from dartree import gallery
 from dartree.checks import non_negative, positive_int, seed_number
 from dartree.files import check_output
+from dartree.methods import check_method
 from dartree.portable import make_portable
-from dartree.settings import check_method, penalty
+from dartree.settings import penalty
 from dartree.stack import bundled_stacks
 
 PROJECT = Path(__file__).resolve().parent.parent

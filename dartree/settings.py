@@ -1,4 +1,4 @@
-"""Tree settings and the names of methods."""
+"""Settings of a draft tree."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dartree.checks import finite, positive, positive_int
-
-METHODS = (
-    "ar",
-    "dflash",
-    "domino",
-    "ddtree",
-    "domino-ddtree",
-    "heap",
-    "dartree-fixed",
-    "dartree",
-)
-
-added_methods: list[str] = []  # names given to proposers.add_method
 
 # Above these a tree would take many gigabytes in a single step.
 MOST_ROWS = 2**17  # nodes at one depth of a supertree
@@ -42,14 +29,6 @@ def penalty(value: Any) -> float:
     if value > MOST_PENALTY:
         raise ValueError(f"depth_penalty must be at most {MOST_PENALTY:g}, got {value!r}.")
     return float(value)
-
-
-def check_method(method: str) -> str:
-    """Return ``method`` if it is one of METHODS or was added, else raise ValueError."""
-    known = (*METHODS, *added_methods)
-    if not isinstance(method, str) or method not in known:
-        raise ValueError(f"method must be one of {', '.join(known)}, got {method!r}.")
-    return method
 
 
 @dataclass(frozen=True)
@@ -140,25 +119,3 @@ class TreeSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain dict of all fields, for JSON."""
         return asdict(self)
-
-
-# Trees that grow until B is spent, whatever W is.
-_BY_BUDGET_ALONE = ("ddtree", "domino-ddtree", "heap", "dartree-fixed")
-
-
-def check_budget(method: str, used: TreeSettings, vocabulary: int) -> None:
-    """ValueError where ``method`` would verify more than MOST_NODES nodes.
-
-    ``used``: clamped settings. `dartree` cannot verify more than its supertree holds.
-    """
-    if method in _BY_BUDGET_ALONE:
-        k = min(used.budget, vocabulary) if "ddtree" in method else used.candidates
-        used = replace(used, width=used.budget, candidates=k)
-    elif method != "dartree":
-        return
-    nodes = min(used.budget, sum(used.level_sizes()))
-    if nodes > MOST_NODES:
-        raise ValueError(
-            f"budget must be at most {MOST_NODES}, got {used.budget}: {method} would verify "
-            f"{nodes} nodes at once."
-        )

@@ -18,9 +18,9 @@ from dartree.configs import read_json, rope_theta_of
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find
+from dartree.methods import TABLE
 from dartree.packed import pack as pack_linear_layers
 from dartree.prompts import Prompt, encode_prompt, eos_ids
-from dartree.proposers import marginal_methods
 from dartree.settings import TreeSettings
 from dartree.spread import target_of
 from dartree.target import Target
@@ -57,6 +57,11 @@ class Pairing:
     head: Head
     label: str
     lacks_head: bool = False
+
+    @property
+    def drafts(self) -> int:
+        """n: draft positions of a block; 0 without a drafter."""
+        return 0 if self.drafter is None else self.drafter.config.drafts
 
 
 @dataclass
@@ -100,7 +105,7 @@ class Stack:
             return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
         main = self.main
         headless = main.head.name == NoCorrection.name  # true of a compiled one, too
-        if method not in marginal_methods:
+        if not TABLE[method].marginal:
             if headless:
                 label = f"{main.label}, without a correction head"
                 return replace(main, label=label, lacks_head=True)

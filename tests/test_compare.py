@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import dartree
-from dartree import proposers
 from dartree.clock import STAGES
 from dartree.compare import compare, format_table, load_prompts
-from dartree.settings import added_methods
+from dartree.methods import TABLE
 from tests.reference import causal_logits, graphs, greedy, prompt, random_stack
 
 
@@ -138,10 +137,9 @@ def test_the_range_is_printed_only_where_there_is_one(monkeypatch):
 @pytest.fixture
 def taper():
     """`dartree` under another name, as a reader would add a method."""
-    dartree.add_method("taper", proposers.PROPOSERS["dartree"])
+    dartree.add_method("taper", TABLE["dartree"].propose)
     yield
-    added_methods.remove("taper")
-    del proposers.PROPOSERS["taper"]
+    del TABLE["taper"]
 
 
 def test_settings_are_said_of_the_methods_that_had_them(taper):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import dartree
-from dartree import proposers, settings
 from dartree.cli import main
+from dartree.methods import TABLE
 from dartree.plots import method_look, style
 
 ROOT = Path(__file__).parent.parent
@@ -25,8 +25,7 @@ PROMPT = "Name the capital of Portugal."
 def no_added_methods(monkeypatch):
     monkeypatch.setattr(style, "_added", [])
     yield
-    settings.added_methods.clear()
-    proposers.PROPOSERS.pop("comb", None)
+    TABLE.pop("comb", None)
 
 
 def run(code: str) -> dict:

@@ -12,8 +12,9 @@ import torch
 from transformers.generation import logits_process as lp
 
 import dartree
-from dartree import acceptance, decode, proposers
+from dartree import acceptance, decode
 from dartree.drafter import DFlashDrafter
+from dartree.methods import TABLE
 from tests.reference import causal_logits, prompt, random_stack
 from tests.table import table_stack
 
@@ -196,7 +197,7 @@ def remembered(stack, method, monkeypatch):
     """
     context, drafts, trees = SimpleNamespace(features=None), {}, {}
     context.absorb = lambda features: setattr(context, "features", features)
-    whole, proposer = DFlashDrafter.new_cache, proposers.PROPOSERS.get(method)  # None for ar
+    whole, row = DFlashDrafter.new_cache, TABLE[method]
     draft_block = decode.draft_block
 
     def draft(pairing, _, anchor):
@@ -208,13 +209,12 @@ def remembered(stack, method, monkeypatch):
 
     def propose(block, *rest):
         if block.anchor not in trees:
-            trees[block.anchor] = proposer(block, *rest)
+            trees[block.anchor] = row.propose(block, *rest)
         return trees[block.anchor]
 
     monkeypatch.setattr(DFlashDrafter, "new_cache", lambda drafter: context)
     monkeypatch.setattr(decode, "draft_block", draft)
-    if proposer:
-        monkeypatch.setitem(proposers.PROPOSERS, method, propose)
+    monkeypatch.setitem(TABLE, method, replace(row, propose=propose))
     return replace(stack, main=replace(stack.main, target=Remembered(stack.target)))
 
 

@@ -34,6 +34,7 @@ LAYERS = (
     ),
     ("supertree",),
     ("proposers",),
+    ("methods",),
     ("records", "stack"),
     ("stopping", "decode", "compiled"),
     ("api", "hf", "baselines", "stage_memory"),

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import dartree
-from dartree import proposers, settings
+from dartree import methods, proposers
 from dartree.analysis.replay import Replay
 from dartree.heads import NoCorrection, corrected_logits
+from dartree.methods import TABLE
 from dartree.proposers import Proposal
 from dartree.settings import TreeSettings
 from dartree.supertree import grow_supertree
@@ -30,9 +31,7 @@ def mine():
         dartree.add_method("mine", make, **options)
 
     yield add
-    settings.added_methods.clear()
-    proposers.PROPOSERS.pop("mine", None)
-    proposers.marginal_methods.discard("mine")
+    TABLE.pop("mine", None)
 
 
 def decode(stack=None, method="mine", **options):
@@ -82,7 +81,7 @@ def test_the_settings_depth_and_budget_bind_too(mine):
 
 
 def test_more_nodes_than_any_tree_may_have_are_refused(mine, monkeypatch):
-    monkeypatch.setattr(proposers, "MOST_NODES", 5)
+    monkeypatch.setattr(methods, "MOST_NODES", 5)
     mine(star(6))
     with pytest.raises(ValueError, match="at most 5 nodes"):
         decode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dartree.cli import build_parser, main
-from dartree.settings import METHODS
+from dartree.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

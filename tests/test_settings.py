@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dartree.settings import METHODS, TreeSettings, check_budget, check_method
+from dartree.methods import METHODS, check_budget, check_method, used_settings
+from dartree.settings import TreeSettings
 
 
 @pytest.mark.parametrize("name", ["width", "candidates", "budget", "depth"])
@@ -79,3 +80,23 @@ def test_a_tree_that_cannot_be_verified(method):
     used = TreeSettings(width=10_000, budget=8193).clamped(16, 16_384)
     with pytest.raises(ValueError, match=f"at most 8192, got 8193: {method} would verify 8193"):
         check_budget(method, used, 16_384)
+
+
+def test_settings_that_play_no_part_are_none_or_what_the_method_takes_in_their_place():
+    """By the definitions: W for `dartree` alone, ddtree's K is B, no penalty is the penalty 0."""
+    given = TreeSettings(3, 5, 7, 0.3, score_temperature=2.0)
+    used = {method: used_settings(method, given, 16, 97) for method in METHODS}
+    assert {m for m, u in used.items() if u["width"] == 3} == {"dartree"}
+    assert {m: u["candidates"] for m, u in used.items() if u["budget"] == 7} == {
+        "ddtree": 7, "domino-ddtree": 7, "heap": 5, "dartree-fixed": 5, "dartree": 5
+    }  # fmt: skip
+    penalties = {m: u["depth_penalty"] for m, u in used.items()}
+    assert penalties == {
+        "ar": None, "dflash": None, "domino": None, "ddtree": 0, "domino-ddtree": 0, "heap": 0.3,
+        "dartree-fixed": 0, "dartree": 0.3,
+    }  # fmt: skip
+    assert set(used["ar"].values()) == {None}
+    assert {m for m, u in used.items() if u["normalise"] == "candidates"} == {
+        "heap", "dartree-fixed", "dartree"
+    }  # fmt: skip
+    assert used_settings("ddtree", TreeSettings(budget=500), 16, 97)["candidates"] == 97

@@ -14,7 +14,7 @@ import dartree
 from dartree.clock import Clock
 from dartree.drafter import Block
 from dartree.heads import NoCorrection, corrected_logits
-from dartree.proposers import PROPOSERS
+from dartree.methods import TABLE
 from dartree.settings import TreeSettings
 from dartree.supertree import fixed_quotas, grow_supertree, top_candidates
 from tests.reference import VOCABULARY, prompt, random_stack
@@ -82,8 +82,8 @@ def test_width_one_with_the_whole_vocabulary_is_the_domino_chain():
     block = block_of(stack)
     n = block.drafts
     settings = TreeSettings(width=1, candidates=10**6, budget=n, depth_penalty=0.0)
-    ours = PROPOSERS["dartree"](block, stack.head, settings, Clock()).tree
-    chain = PROPOSERS["domino"](block, stack.head, settings, Clock()).tree
+    ours = TABLE["dartree"].propose(block, stack.head, settings, Clock()).tree
+    chain = TABLE["domino"].propose(block, stack.head, settings, Clock()).tree
     assert ours.tokens.tolist() == chain.tokens.tolist()
     np.testing.assert_allclose(ours.scores, chain.scores, atol=1e-4)
 
@@ -94,8 +94,8 @@ def test_a_wide_beam_contains_the_best_tree_of_all_paths():
     block = block_of(stack)
     budget = 9
     settings = TreeSettings(width=budget, candidates=4, budget=budget, depth_penalty=0.1)
-    ours = PROPOSERS["dartree"](block, stack.head, settings, Clock()).tree
-    heap = PROPOSERS["heap"](block, stack.head, settings, Clock())
+    ours = TABLE["dartree"].propose(block, stack.head, settings, Clock()).tree
+    heap = TABLE["heap"].propose(block, stack.head, settings, Clock())
     candidates = top_candidates(block.base_logits.float(), 4)
     scores = {}
     for length in range(1, 4):
@@ -109,7 +109,7 @@ def test_heap_calls_the_head_once_per_expanded_node():
     stack = random_stack()
     block = block_of(stack)
     settings = TreeSettings(budget=7)
-    proposal = PROPOSERS["heap"](block, stack.head, settings, Clock())
+    proposal = TABLE["heap"].propose(block, stack.head, settings, Clock())
     tree = proposal.tree
     # The root, and every popped node but the last, unless it lies at the last depth.
     expanded = 1 + sum(int(d) < block.drafts for d in tree.depths[:-1])
@@ -135,7 +135,7 @@ def test_fixed_spends_the_budget_without_pruning():
     block = block_of(stack)
     for budget in (1, 3, 8, 20):
         settings = TreeSettings(budget=budget, depth_penalty=5.0)
-        proposal = PROPOSERS["dartree-fixed"](block, stack.head, settings, Clock())
+        proposal = TABLE["dartree-fixed"].propose(block, stack.head, settings, Clock())
         assert len(proposal.tree) == budget == len(proposal.supertree)
         assert proposal.head_calls == min(budget, block.drafts)
 
@@ -146,11 +146,11 @@ def test_score_temperature_divides_the_logits(method):
     stack = random_stack()
     settings = dict(width=4, candidates=6, budget=9)
     block = block_of(stack)
-    want = PROPOSERS[method](block, stack.head, TreeSettings(**settings), Clock()).tree
+    want = TABLE[method].propose(block, stack.head, TreeSettings(**settings), Clock()).tree
     block.base_logits = 2 * block.base_logits
     stack.head.embed_proj[2].weight.data *= 2
     hot = TreeSettings(**settings, score_temperature=2.0)
-    got = PROPOSERS[method](block, stack.head, hot, Clock()).tree
+    got = TABLE[method].propose(block, stack.head, hot, Clock()).tree
     assert got.path_tokens() == want.path_tokens()
     np.testing.assert_allclose(got.scores, want.scores, atol=1e-5)
 

@@ -18,10 +18,10 @@ from dartree.analysis.answers import answers
 from dartree.analysis.kept import identity, keep
 from dartree.clock import Clock
 from dartree.drafter import Block, DFlashDrafter
+from dartree.methods import check_method, proposal_of
 from dartree.prompts import Prompt
-from dartree.proposers import proposal_of
 from dartree.pruning import pruning_scores
-from dartree.settings import TreeSettings, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
 from dartree.supertree import grow_supertree
 from dartree.tree import DraftTree, Supertree

@@ -98,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
 def make_grid(args: argparse.Namespace) -> Grid:
     """The grid that the options ask for, its prompts left out."""
     from dartree.checks import non_negative, positive_int
+    from dartree.methods import check_method
     from dartree.paper.grid import METHODS, Grid
-    from dartree.settings import TreeSettings, check_method
+    from dartree.settings import TreeSettings
 
     _refuse_contradictions(args)
     methods = [m.strip() for m in _given(args.methods, ",".join(METHODS)).split(",")]

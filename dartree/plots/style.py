@@ -7,8 +7,8 @@ from typing import Any
 
 import matplotlib
 
+from dartree.methods import TABLE
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.settings import added_methods
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def method_look(method: str) -> Look:
     fixed = METHOD_LOOKS | BASELINE_LOOKS
     if method in fixed:
         return fixed[method]
-    _added[:] = dict.fromkeys((*_added, *added_methods, method))
+    _added[:] = dict.fromkeys((*_added, *(name for name in TABLE if name not in fixed), method))
     return ADDED_LOOKS[_added.index(method) % len(ADDED_LOOKS)]
 
 

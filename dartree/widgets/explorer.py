@@ -10,9 +10,10 @@ import ipywidgets as w
 
 from dartree.analysis.cost import RoundCost, measure_briefly
 from dartree.checks import instance
+from dartree.methods import METHODS
 from dartree.plots.labels import token_label
 from dartree.prompts import Prompt
-from dartree.settings import METHODS, TreeSettings
+from dartree.settings import TreeSettings
 from dartree.stack import Stack
 from dartree.widgets import facts
 from dartree.widgets.controls import (

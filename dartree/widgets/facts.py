@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dartree.analysis.cost import RoundCost
-from dartree.decode import used_settings
+from dartree.methods import used_settings
 from dartree.plots.labels import Decode, token_label
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
@@ -114,7 +114,8 @@ def round_ms(view: View, costs: RoundCost) -> float:
 def unused(stack: Stack, method: str) -> list[str]:
     """Tree settings that ``method`` does not use, or takes another value for."""
     probe = TreeSettings(width=3, candidates=5, budget=7, depth_penalty=0.3)
-    used, given = used_settings(stack.pairing(method), method, probe), probe.to_dict()
+    drafts, given = stack.pairing(method).drafts, probe.to_dict()
+    used = used_settings(method, probe, drafts, stack.target.vocab_size)
     return [name for name in SYMBOLS if used[name] != given[name]]
 
 

@@ -23,11 +23,12 @@ from dartree.checks import positive_int
 from dartree.clock import Clock
 from dartree.decode import Generation, generate
 from dartree.drafter import Block
+from dartree.methods import TABLE, check_method, proposal_of
 from dartree.plots.labels import token_decoder
-from dartree.proposers import Proposal, marginal_methods, possible, proposal_of
+from dartree.proposers import Proposal, possible
 from dartree.pruning import pruning_scores, subtree, top_b_nodes
 from dartree.records import RoundRecord, missing_reason
-from dartree.settings import TreeSettings, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Stack
 from dartree.supertree import grow_supertree
 from dartree.tree import DraftTree
@@ -226,7 +227,7 @@ class Session:
             pairing = self.stack.pairing(choice.method)
             return api.draft(self.stack, self._ids(choice, text), pairing)
 
-        return self._once("block", (*_place(choice), choice.method in marginal_methods), make)
+        return self._once("block", (*_place(choice), TABLE[choice.method].marginal), make)
 
     def _proposal(self, choice: Choice, used: TreeSettings, text: Text) -> tuple[Proposal, Judged]:
         """What the method proposes, and the target's view of all that it scored.

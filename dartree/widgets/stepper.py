@@ -9,10 +9,11 @@ from typing import Any
 import ipywidgets as w
 
 from dartree.decode import Generation
+from dartree.methods import METHODS
 from dartree.plots.labels import Decode
 from dartree.plots.rounds import rounds_html
 from dartree.prompts import Prompt
-from dartree.settings import METHODS, TreeSettings
+from dartree.settings import TreeSettings
 from dartree.stack import Stack
 from dartree.widgets.controls import Latest, Message, PromptBox, menu, slider
 from dartree.widgets.session import Session

@@ -7,7 +7,8 @@ import torch
 
 import dartree
 from dartree.analysis.replay import Replay
-from dartree.settings import METHODS, TreeSettings
+from dartree.methods import METHODS
+from dartree.settings import TreeSettings
 from tests.reference import random_stack
 
 SETTINGS = (

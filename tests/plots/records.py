@@ -72,7 +72,7 @@ def make_record(tree: DraftTree, accepted=3, index=1, bonus=4, **fields) -> Roun
 
 def make_result(repeats=1):
     """What ``dartree.compare.compare`` returns, as far as the plots read it."""
-    from dartree.settings import METHODS
+    from dartree.methods import METHODS
 
     prompts = [{"id": f"{d}-{i}", "domain": d} for d in ("arithmetic", "prose") for i in range(3)]
     methods = []

@@ -9,11 +9,11 @@ from matplotlib.lines import Line2D
 
 from dartree import plots
 from dartree.entries import domain_tau
+from dartree.methods import METHODS
 from dartree.plots import style
 from dartree.plots.bars import prompt_taus
 from dartree.plots.layout import child_lists, pack_rows
 from dartree.plots.style import METHOD_LOOKS
-from dartree.settings import METHODS
 from dartree.tree import DraftTree
 from tests.plots.records import WORDS, decode, drawn, make_record, make_result, make_tree
 
@@ -212,14 +212,14 @@ def test_methods_differ_in_colour_and_in_a_second_channel():
 @pytest.fixture
 def no_names(monkeypatch):
     monkeypatch.setattr(style, "_added", [])
-    monkeypatch.setattr(style, "added_methods", [])
+    monkeypatch.setattr(style, "TABLE", {})
 
 
 def test_added_methods_differ_from_each_other_and_keep_their_looks(no_names):
-    style.added_methods += ["comb", "brush"]
+    style.TABLE.update(dict.fromkeys(("comb", "brush")))
     first = {name: plots.method_look(name) for name in ("brush", "comb", "eagle", "hawk")}
     assert [first[n] for n in ("comb", "brush", "eagle", "hawk")] == list(style.ADDED_LOOKS)
-    style.added_methods.append("rake")  # later than names of a saved result were drawn
+    style.TABLE["rake"] = None  # later than names of a saved result were drawn
     assert plots.method_look("rake") == style.ADDED_LOOKS[0]
     assert {name: plots.method_look(name) for name in first} == first
     looks = [*METHOD_LOOKS.values(), *style.BASELINE_LOOKS.values(), *style.ADDED_LOOKS]

@@ -13,10 +13,11 @@ import pytest
 
 from dartree import explore, reports
 from dartree.analysis.cost import RoundCost
+from dartree.methods import METHODS
 from dartree.plots.labels import token_label
 from dartree.plots.style import BONUS
 from dartree.records import RoundRecord
-from dartree.settings import METHODS, TreeSettings
+from dartree.settings import TreeSettings
 from dartree.widgets import facts
 from dartree.widgets.exports import EXPORTS, as_dot, as_json, command, download_html
 from dartree.widgets.session import PRUNED, Choice, Judged, Session, View

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import dartree
+from dartree.methods import METHODS
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.settings import METHODS, TreeSettings
+from dartree.settings import TreeSettings
 from dartree.widgets.session import PRUNED, Calls, Choice, Session
 from dartree.widgets.svg import tree_svg
 
