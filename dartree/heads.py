@@ -52,7 +52,7 @@ class HeadState:
 class Head(Protocol):
     """What the rest of the package knows about a correction head."""
 
-    name: str
+    name: str  # shown to readers; that of NoCorrection means that nothing is corrected
 
     def start(self, block: Block, candidates: torch.Tensor | None) -> HeadState:
         """State of the root path. ``candidates`` [n, K] token ids, None = all V tokens."""
