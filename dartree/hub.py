@@ -48,23 +48,72 @@ def find(source: str | Path) -> Source:
     text, path = str(source), Path(source).expanduser()
     if text and path.is_dir():
         return Source(text, path)
+    name, revision = hub_id(text)
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(name, revision=revision, allow_patterns=list(PATTERNS))
+    except Exception as error:  # the hub client raises many kinds; one sentence serves all
+        raise _unreachable(text, error) from None
+    return Source(name, Path(found), _commit_of(found))
+
+
+def hub_id(text: str) -> tuple[str, str | None]:
+    """(owner/name, revision) of a hub id; CheckpointError for anything else.
+
+    A revision that is not given is the pinned one; None where there is none.
+    """
     name, _, revision = text.partition("@")
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or ("@" in text and not revision):
         raise CheckpointError(f"{text} is neither a folder nor a hub id (owner/name[@revision]).")
+    return name, revision or PINNED.get(name)
+
+
+def identity(source: str | Path) -> str:
+    """What ``find(source).identity()`` gives, without a download: the hub is asked for the commit.
+
+    Where it does not answer, the commit is that of the local copy. Raises CheckpointError as
+    :func:`find` does.
+    """
+    if str(source) and Path(source).expanduser().is_dir():
+        return find(source).identity()
+    name, revision = hub_id(str(source))
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    import huggingface_hub as client
+
+    try:
+        return str(client.HfApi().model_info(name, revision=revision).sha)
+    except Exception as error:  # the hub client raises many kinds; one sentence serves all
+        copy = local_copy(name, revision)
+        if copy is None or copy.commit is None:
+            raise _unreachable(str(source), error) from None
+        return copy.commit
+
+
+def local_copy(name: str, revision: str | None) -> Source | None:
+    """A hub id's snapshot as far as it is on this machine; None without one."""
     from huggingface_hub import snapshot_download
 
     try:
         found = snapshot_download(
-            name, revision=revision or PINNED.get(name), allow_patterns=list(PATTERNS)
+            name, revision=revision, allow_patterns=list(PATTERNS), local_files_only=True
         )
-    except Exception as error:  # the hub client raises many kinds; one sentence serves all
-        raise CheckpointError(
-            f"{text} is no folder and could not be fetched ({first_line(error).rstrip('.')}); "
-            "without network give a folder."
-        ) from None
-    folder = Path(found)  # .../snapshots/<commit>
-    commit = folder.name if _COMMIT.fullmatch(folder.name) else None
-    return Source(name, folder, commit)
+    except Exception:  # as many kinds as above
+        return None
+    return Source(name, Path(found), _commit_of(found))
+
+
+def _commit_of(snapshot: str) -> str | None:
+    name = Path(snapshot).name  # .../snapshots/<commit>
+    return name if _COMMIT.fullmatch(name) else None
+
+
+def _unreachable(text: str, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{text} is no folder and could not be fetched ({first_line(error).rstrip('.')}); "
+        "without network give a folder."
+    )
 
 
 def fingerprint(folder: Path) -> str:

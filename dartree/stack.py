@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,7 @@ def load_stack(
     unknown names and CheckpointError for anything wrong with the files, or where packing was
     asked for and cannot work.
     """
-    where = _device("cpu" if device is None else device)
-    if device is None and device_map is not None and torch.cuda.is_available():
-        where = torch.device("cuda")
-    kind = torch_dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16)
+    kind, where = placement(dtype, device, device_map)
     placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map, pack)
     if (target is None) != (drafter is None):
         raise ValueError("target and drafter must be given together.")
@@ -183,12 +180,8 @@ def load_stack(
     if dflash is not None:
         raise ValueError("dflash is given together with target and drafter only.")
     name = "tiny" if name is None else name
-    if name not in bundled_stacks():
-        raise ValueError(f"stack must be one of {', '.join(bundled_stacks())}, got {name!r}.")
-    folder = data_dir() / "stacks" / name
-    card = read_json(folder / "stack.json")
-    labels = {p: posixpath.normpath(f"{name}/{card[p]}") for p in STACK_PARTS if p in card}
-    sources = {part: Source(label, folder / card[part]) for part, label in labels.items()}
+    card, sources = bundled_sources(name)
+    labels = {part: source.name for part, source in sources.items()}
     stack = _assemble(name, sources, labels, placing)
     stack.settings = TreeSettings(**card.get("settings", {}))
     stack.tuned = {m: TreeSettings(**s) for m, s in card.get("tuned", {}).items()}
@@ -196,6 +189,31 @@ def load_stack(
         file for s in sources.values() for file in sorted(s.folder.glob("*.safetensors"))
     )
     return stack
+
+
+def bundled_sources(name: str) -> tuple[dict[str, Any], dict[str, Source]]:
+    """stack.json of a bundled stack and where its parts lie; ValueError for an unknown name."""
+    if name not in bundled_stacks():
+        raise ValueError(f"stack must be one of {', '.join(bundled_stacks())}, got {name!r}.")
+    folder = data_dir() / "stacks" / name
+    card = read_json(folder / "stack.json")
+    return card, {
+        part: Source(posixpath.normpath(f"{name}/{card[part]}"), folder / card[part])
+        for part in STACK_PARTS
+        if part in card
+    }
+
+
+def placement(
+    dtype: torch.dtype | str | None,
+    device: torch.device | str | None,
+    device_map: str | dict[str, Any] | None,
+) -> tuple[torch.dtype, torch.device]:
+    """The dtype and the device that :func:`load_stack` takes for these arguments."""
+    where = _device("cpu" if device is None else device)
+    if device is None and device_map is not None and torch.cuda.is_available():
+        where = torch.device("cuda")
+    return torch_dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16), where
 
 
 def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], placing) -> Stack:
@@ -217,12 +235,15 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
     return stack
 
 
-def find_part(part: str, place: Any) -> Source:
-    """Where a part of a stack lies; ValueError for what cannot be a folder or a hub id."""
+def find_part(part: str, place: Any, look: Callable[[Any], Any] = find) -> Any:
+    """Where a part of a stack lies; ValueError for what cannot be a folder or a hub id.
+
+    ``look``: what is asked of the place in place of its Source.
+    """
     try:
         if not str(place):
             raise TypeError("it is empty")
-        return find(place)
+        return look(place)
     except (TypeError, RuntimeError, OSError) as error:  # no path, ~nobody, a name too long
         raise ValueError(
             f"{part} must be a folder or a hub id, got {place!r}: {first_line(error)}."

@@ -70,3 +70,23 @@ def test_a_folder_is_known_by_its_content(tmp_path):
     assert hub.find(tmp_path).identity() == first
     (tmp_path / "model.safetensors").write_bytes(b"weighty")
     assert hub.find(tmp_path).identity() != first
+
+
+def test_without_the_hub_the_local_copy_tells_the_commit(monkeypatch, tmp_path):
+    """As loading does; without a copy it is one sentence."""
+
+    def refuse(*_, **__):
+        raise OSError("no route")
+
+    def copy(name, revision=None, allow_patterns=None, local_files_only=False):
+        assert local_files_only
+        return str(tmp_path / "snapshots" / COMMIT)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", copy)
+    assert hub.identity("Qwen/Qwen3-4B") == COMMIT
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(CheckpointError, match="could not be fetched .no route.; without network"):
+        hub.identity("Qwen/Qwen3-4B")
+    with pytest.raises(CheckpointError, match="neither a folder nor a hub id"):
+        hub.identity("./nothing")

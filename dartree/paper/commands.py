@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command's grid and print its tables."""
-    from dartree.paper.run import missing, place, run_grid
+    from dartree.paper.run import identify, missing, place, run_grid
     from dartree.paper.store import read_records
     from dartree.tensor_parallel import TENSOR_PARALLEL, leave
 
@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     _with_bar(_share(grid, *share), rank, silent, lambda progress: run_grid(
         grid, out, rank=share[0], world=share[1], progress=progress, write=not silent,
         load=lambda model: _load(model, grid.settings, placing),
+        identify=lambda model: identify(model, **placing),
     ))  # fmt: skip
     leave()
     if silent:

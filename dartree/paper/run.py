@@ -16,9 +16,10 @@ from typing import Any
 from dartree.compare import machine, versions
 from dartree.datasets import Row
 from dartree.decode import Generation, generate
+from dartree.hub import identity
 from dartree.paper.grid import Grid, Key, Model, key, key_of, seed_of
 from dartree.paper.store import RecordFile, read_records
-from dartree.stack import Stack, load_stack
+from dartree.stack import Stack, bundled_sources, find_part, load_stack, placement
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
@@ -42,6 +43,27 @@ def load_model(model: Model, **placing: Any) -> Stack:
     return load_stack(target=model.target, drafter=model.drafter, dflash=model.dflash, **placing)
 
 
+def identify(
+    model: Model, *, dtype: Any = None, device: Any = None, device_map: Any = None
+) -> dict[str, Any]:
+    """What the records of a model would hold of its checkpoints, without loading them.
+
+    Hub ids are resolved to commits and not fetched; folders are read once.
+    """
+    kind, _ = placement(dtype, device, device_map)
+    if model.stack is not None:
+        _, sources = bundled_sources(model.stack)
+        parts = {part: source.identity() for part, source in sources.items()}
+    else:
+        given = {"target": model.target, "drafter": model.drafter, "dflash": model.dflash}
+        parts = {p: find_part(p, where, identity) for p, where in given.items() if where}
+    return _facts(kind, parts)
+
+
+def _facts(dtype: Any, sources: dict[str, str]) -> dict[str, Any]:
+    return {"dtype": str(dtype).removeprefix("torch."), "sources": sources}
+
+
 def run_grid(
     grid: Grid,
     folder: Path,
@@ -49,6 +71,7 @@ def run_grid(
     rank: int = 0,
     world: int = 1,
     load: Callable[[Model], Stack] = load_model,
+    identify: Callable[[Model], dict[str, Any]] = identify,
     progress: Callable[[str], None] | None = None,
     write: bool = True,
 ) -> None:
@@ -56,18 +79,22 @@ def run_grid(
 
     Killed and called again, with the same or another number of processes, it goes on where it
     was; whole records are kept and never made twice. Raises ValueError where the folder holds
-    records of the same runs made with other settings, prompts or checkpoints. ``write``: False
-    for the processes that only help another one to compute its runs (tensor parallel).
+    records of the same runs made with other settings, prompts or checkpoints; where nothing is
+    missing, ``identify`` says which checkpoints would have been loaded. ``write``: False for the
+    processes that only help another one to compute its runs (tensor parallel).
     """
     with RecordFile(folder / f"part-{rank:03d}.jsonl") if write else nullcontext() as file:
         done = {key_of(record): record for record in read_records(folder)}
         for model in grid.models:
             runs = list(_runs(grid, model, rank, world))
+            if not runs:
+                continue
             complete = all(name in done for name, *_ in runs)
             runner: Any = None if complete else _Runner(grid, model, load(model))
+            facts = identify(model) if complete else runner.facts
             for name, temperature, row, turn, method in runs:
                 if name in done:
-                    _check(done[name], _asked(grid, row) | (runner.facts if runner else {}))
+                    _check(done[name], _asked(grid, row) | facts)
                 else:
                     done[name] = runner.run(temperature, row, turn, method, done)
                     if file:
@@ -113,7 +140,8 @@ def _check(record: dict[str, Any], asked: dict[str, Any]) -> None:
             where = record["cell"]
             raise ValueError(
                 f"out holds a record of {where['model']}, {where['id']}, {record['method']} with "
-                f"another {name} ({record['asked'].get(name)}, now {value}): give another out."
+                f"another {name} ({record['asked'].get(name)}, now {value}): give another out, "
+                "or --tables for what is there."
             )
 
 
@@ -123,10 +151,9 @@ class _Runner:
     def __init__(self, grid: Grid, model: Model, stack: Stack) -> None:
         self.grid, self.model, self.stack = grid, model, stack
         template = getattr(stack.tokenizer, "chat_template", None) or ""
-        self.facts = {
-            "dtype": str(stack.target.dtype).removeprefix("torch."),
-            "sources": {part: s.identity() for part, s in stack.sources.items()},
-        }
+        self.facts = _facts(
+            stack.target.dtype, {part: s.identity() for part, s in stack.sources.items()}
+        )
         self.common = {
             "source_names": {part: s.name for part, s in stack.sources.items()},
             "chat_template": hashlib.sha256(str(template).encode()).hexdigest()[:16],

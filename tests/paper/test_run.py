@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import dartree
 from dartree.cli import main
 from dartree.datasets import Row
 from dartree.hub import Source
 from dartree.paper.grid import Grid, Model, key_of
-from dartree.paper.run import missing, place, run_grid
+from dartree.paper.run import identify, missing, place, run_grid
 from dartree.paper.store import read_records
+from tests.conftest import DATA
 from tests.reference import greedy, random_stack
 
+CASE = DATA / "domino-shift"
 MODEL = Model("random")
 ROWS = {
     name: [Row(f"{name}-{i}", name, ([7 * i + 3, k, i],)) for i in range(3)]
@@ -38,6 +43,12 @@ def stack(tmp_path_factory):
 def grid(**changes) -> Grid:
     options = dict(models=(MODEL,), rows=ROWS, methods=("ar", "dartree"), max_new_tokens=6)
     return Grid(**(options | changes))
+
+
+def facts(stack) -> dict:
+    """What records hold of a stack's checkpoints."""
+    sources = {part: source.identity() for part, source in stack.sources.items()}
+    return {"dtype": str(stack.target.dtype)[6:], "sources": sources}
 
 
 def stable(records) -> dict:
@@ -112,7 +123,7 @@ def test_shares_of_any_number_of_processes(tmp_path, stack, whole):
 def test_a_finished_grid_loads_nothing_and_a_larger_one_adds(tmp_path, stack, whole):
     small = grid(rows={"first": ROWS["first"][:1]}, temperatures=(0.0,))
     run_grid(small, tmp_path, load=lambda _: stack)
-    run_grid(small, tmp_path, load=None)
+    run_grid(small, tmp_path, load=None, identify=lambda _: facts(stack))
     run_grid(grid(), tmp_path, load=lambda _: stack)
     assert stable(read_records(tmp_path)) == whole
 
@@ -142,6 +153,57 @@ def test_other_weights_are_refused(tmp_path, stack):
     other.sources = {"target": Source("random", folder)}
     with pytest.raises(ValueError, match="another sources"):
         run_grid(grid(), tmp_path, load=lambda _: other)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """Copies of a small target and drafter, and the options of a run on them that is complete."""
+    shutil.copytree(CASE, tmp_path / "a")
+    prompts = tmp_path / "ids.jsonl"
+    prompts.write_text('{"id": "a", "ids": [3, 4, 5]}\n')
+    shared = ["--datasets", str(prompts), "--methods", "dartree", "--max-new-tokens", "4",
+              "--temperatures", "0", "--threads", "1", "--out", str(tmp_path / "out")]  # fmt: skip
+
+    def call(folder, *options):
+        own = ["--target", str(folder / "target"), "--drafter", str(folder / "drafter")]
+        return main(["paper", *own, *shared, *options])
+
+    assert call(tmp_path / "a") == 0
+    return call
+
+
+def test_a_finished_run_still_checks_its_checkpoints(finished, tmp_path, capsys, monkeypatch):
+    """Everything has its record, so nothing is loaded; what is named must be what was run."""
+    monkeypatch.setattr("dartree.paper.run.load_model", None)
+    assert finished(tmp_path / "a") == 0
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    weights = tmp_path / "b" / "drafter" / "model.safetensors"
+    tensors = load_file(weights)
+    save_file(tensors | {"fc.weight": tensors["fc.weight"] + 1}, weights)
+    capsys.readouterr()
+    for folder, options, words in (
+        ("b", [], "another sources"),
+        ("a", ["--dtype", "bfloat16"], "another dtype (float32, now bfloat16)"),
+        ("a", ["--dflash", str(CASE.parent / "dflash" / "drafter")], "another sources"),
+        ("none", [], "neither a folder nor a hub id"),
+    ):
+        assert finished(tmp_path / folder, *options) == 2
+        out, err = capsys.readouterr()
+        assert words in err and not out
+
+
+def test_checkpoints_of_the_hub_are_known_by_their_commit(monkeypatch, tmp_path):
+    """Nothing is fetched; the bundled stack is known as when it is loaded."""
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(sha="b" * 40)
+    )
+    model = Model("x", None, "owner/target", f"owner/drafter@{'a' * 40}", str(CASE / "drafter"))
+    found = identify(model, dtype="bf16")
+    assert found["dtype"] == "bfloat16"
+    assert (found["sources"]["target"], found["sources"]["drafter"]) == ("b" * 40, "a" * 40)
+    assert found["sources"]["dflash"].startswith("sha256:")
+    assert identify(Model("tiny", stack="tiny")) == facts(dartree.load_stack("tiny"))
 
 
 def test_place():
