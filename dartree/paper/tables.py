@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dartree.datasets import DATASETS
 from dartree.report_tables import number, text_table
 
 AVERAGE = "average"
@@ -36,6 +37,10 @@ class Cell:
         differences of replicates are paired.
     same_text
         Share of answers with the token ids of `ar`.
+    drafter
+        The checkpoints that drafted, as the records name them.
+    sets
+        Of a mean: the data sets that it is taken over.
     """
 
     model: str
@@ -46,6 +51,8 @@ class Cell:
     values: np.ndarray
     replicates: np.ndarray
     same_text: float
+    drafter: str = ""
+    sets: tuple[str, ...] = ()
 
     @property
     def low(self) -> np.ndarray:
@@ -90,9 +97,14 @@ def cells(
             total = sums.sum(axis=0)
             found.append(
                 Cell(model, temperature, dataset, method, len(ids), _statistics(total),
-                     _statistics(counts @ sums), total[10] / total[3])
+                     _statistics(counts @ sums), total[10] / total[3], _drafter(answers, ids))
             )  # fmt: skip
     return found + _averages(found)
+
+
+def _drafter(answers: dict[str, dict[int, Any]], ids: list[str]) -> str:
+    names = (record.get("drafter", "") for i in ids for record in answers[i].values())
+    return " and ".join(dict.fromkeys(names))
 
 
 def _complete(methods: dict[str, dict[str, dict[int, Any]]]) -> list[str]:
@@ -140,19 +152,34 @@ def _statistics(sums: np.ndarray) -> np.ndarray:
 
 
 def _averages(found: Sequence[Cell]) -> list[Cell]:
-    """The mean over data sets of each method, as the paper's last column."""
-    groups: dict[tuple, list[Cell]] = defaultdict(list)
+    """The mean of each method, as the paper's last column, over the data sets that all have."""
+    groups: dict[tuple, dict[str, dict[str, Cell]]] = {}
     for cell in found:
-        groups[cell.model, cell.temperature, cell.method].append(cell)
-    return [
-        Cell(
-            model, temperature, AVERAGE, method, sum(c.prompts for c in group),
-            np.mean([c.values for c in group], axis=0),
-            np.mean([c.replicates for c in group], axis=0),
-            float(np.mean([c.same_text for c in group])),
-        )
-        for (model, temperature, method), group in groups.items()
-    ]  # fmt: skip
+        methods = groups.setdefault((cell.model, cell.temperature), {})
+        methods.setdefault(cell.method, {})[cell.dataset] = cell
+    means = []
+    for (model, temperature), methods in groups.items():
+        sets = [
+            name
+            for name in next(iter(methods.values()))
+            if all(name in m for m in methods.values())
+        ]
+        for method, cells_of in methods.items():
+            group = [cells_of[name] for name in sets]
+            if group:
+                means.append(_mean(model, temperature, method, group))
+    return means
+
+
+def _mean(model: str, temperature: float, method: str, group: Sequence[Cell]) -> Cell:
+    return Cell(
+        model, temperature, AVERAGE, method, sum(c.prompts for c in group),
+        np.mean([c.values for c in group], axis=0),
+        np.mean([c.replicates for c in group], axis=0),
+        float(np.mean([c.same_text for c in group])),
+        " and ".join(dict.fromkeys(c.drafter for c in group)),
+        tuple(c.dataset for c in group),
+    )  # fmt: skip
 
 
 Published = dict[tuple[str, float, str, str], dict[str, Any]]
@@ -179,12 +206,14 @@ COLUMNS = (
     "model", "temperature", "dataset", "method", "prompts",
     *(f"{name}{end}" for name in STATISTICS for end in ("", "_low", "_high")),
     "same_text", "published_tau", "tau_difference", "published_speedup", "speedup_difference",
-    "source",
+    "source", "drafter",
 )  # fmt: skip
 
 
 def rows(found: Sequence[Cell], published: Published) -> list[dict[str, Any]]:
     """One dict a cell with the keys of COLUMNS; None where nothing was published.
+
+    A published mean is that of the paper's seven data sets and stands beside no other mean.
 
     tau_difference is ours per sample less the published, speedup_difference ours pooled less
     the published.
@@ -192,11 +221,12 @@ def rows(found: Sequence[Cell], published: Published) -> list[dict[str, Any]]:
     out = []
     for cell in found:
         where = (cell.model, cell.temperature, cell.dataset, cell.method)
-        theirs = published.get(where, {})
+        other_mean = cell.dataset == AVERAGE and set(cell.sets) != set(DATASETS)
+        theirs = {} if other_mean else published.get(where, {})
         row = dict.fromkeys(COLUMNS) | dict(
             zip(("model", "temperature", "dataset", "method"), where, strict=True)
         )
-        row |= {"prompts": cell.prompts, "same_text": cell.same_text}
+        row |= {"prompts": cell.prompts, "same_text": cell.same_text, "drafter": cell.drafter}
         for name, value, low, high in zip(
             STATISTICS, cell.values, cell.low, cell.high, strict=True
         ):
@@ -240,18 +270,35 @@ def format_tables(found: Sequence[Cell], published: Published) -> str:
                      _range(r, "speedup_per_sample"), number(r["published_speedup"]),
                      _signed(r["speedup_difference"]), f"{r['same_text']:.0%}")
                 )  # fmt: skip
+        here = [c for c in found if (c.model, c.temperature) == (model, temperature)]
         blocks.append(f"{model}, T = {temperature:g}\n\n{text_table(lines)}")
+        blocks.append(_drafters(here))
         blocks.append(_differences([c for c in found if c.model == model], temperature))
     sources = dict.fromkeys(row["source"] for row in table if row["source"])
     blocks.append(
         "tau: tokens committed per round, pooled over rounds (token-weighted), and the mean over "
         "answers. speedup: tokens/s\nagainst ar, pooled over tokens, and the mean over answers. "
         "[95 % interval of a paired bootstrap over prompts; of one prompt it has no width and says "
-        "nothing].\naverage: mean of the data sets. "
-        "Differences: ours less the published; tau per sample, speedup pooled.\n"
+        "nothing].\naverage: mean of the data sets that every method has, beside the published one "
+        "where they are the paper's seven.\nDifferences: ours less the published; tau per sample, "
+        "speedup pooled.\n"
         f"published: {'; '.join(sources) or 'nothing for these models'}."
     )
     return "\n\n".join(block for block in blocks if block)
+
+
+def _drafters(found: Sequence[Cell]) -> str:
+    """Which checkpoint each method ran on."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for cell in found:
+        if cell.method != "ar" and cell.method not in groups[cell.drafter]:
+            groups[cell.drafter].append(cell.method)
+    named = [
+        f"{', '.join(methods)} on {drafter}"
+        for drafter, methods in groups.items()
+        if drafter and methods
+    ]
+    return f"drafters: {'; '.join(named)}." if named else ""
 
 
 def _differences(found: Sequence[Cell], temperature: float) -> str:

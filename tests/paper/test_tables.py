@@ -126,6 +126,53 @@ def test_published_numbers_and_differences_stand_beside_ours():
     assert float(back[0]["tau"]) == table[0]["tau"] and len(back) == len(table)
 
 
+def test_a_published_mean_stands_beside_the_mean_of_all_seven_sets_only():
+    published = read_published(PUBLISHED / "paper_table1.csv")
+    every = [record(m, d, 0, [3, 3], 0.2) for d in DATASETS for m in ("ar", "dartree")]
+
+    def mean(records):
+        (row,) = (
+            r for r in rows(cells(records), published)
+            if (r["dataset"], r["method"]) == (AVERAGE, "dartree")
+        )  # fmt: skip
+        return row
+
+    assert (mean(every)["published_tau"], mean(every)["source"][:5]) == (9.81, "arXiv")
+    more = [record(m, "mine", 0, [3, 3], 0.2) for m in ("ar", "dartree")]
+    for records in (every[:2], every[:-2], every + more):
+        row = mean(records)
+        assert row["tau"] == 3 and row["tau_difference"] is None
+        assert row["published_tau"] is row["published_speedup"] is row["source"] is None
+
+
+def test_means_of_methods_are_over_the_same_sets():
+    """A method that lacks a data set is not compared with the others' mean over more of them."""
+    records = [record(m, "gsm8k", 0, [8], 0.2) for m in ("ar", "dartree")]
+    records += [record(m, "alpaca", 0, [2], 0.2) for m in ("ar", "dartree", "ddtree")]
+    found = cells(records)
+    assert (
+        find(found, "dartree", AVERAGE).values[0] == find(found, "ddtree", AVERAGE).values[0] == 2
+    )
+    apart = [r for r in records if r["method"] != "ar"]
+    apart = [r for r in apart if (r["method"] == "ddtree") == (r["cell"]["dataset"] == "alpaca")]
+    plain = [r for r in records if r["method"] == "ar"]
+    assert not [c for c in cells(apart + plain) if c.dataset == AVERAGE]
+
+
+def test_the_drafter_of_every_method_stands_under_the_table():
+    labels = {"ar": "none", "dflash": "D, its marginals without the head", "dartree": "D"}
+    records = [
+        record(m, d, 0, [3, 3], 0.2) | {"drafter": label}
+        for m, label in labels.items()
+        for d in ("gsm8k", "alpaca")
+    ]
+    found = cells(records)
+    text = format_tables(found, {})
+    assert "drafters: dflash on D, its marginals without the head; dartree on D." in text
+    back = list(csv.DictReader(to_csv(rows(found, {})).splitlines()))
+    assert {(r["method"], r["drafter"]) for r in back} == set(labels.items())
+
+
 @pytest.mark.parametrize(("name", "count"), [("paper_table1", 160), ("a100_reproduction", 48)])
 def test_published_files_are_consistent(name, count):
     """The printed averages are the means of the printed columns, within rounding."""
