@@ -46,12 +46,14 @@ class Row:
 class DataSet:
     """Where a public data set lies and how its rows become prompts.
 
-    ``fields`` names what ``turns`` reads of a row; ``samples`` is n of the evaluation.
+    ``rows`` is how many rows the split has: the sample is drawn from all of them. ``samples`` is n
+    of the evaluation; ``fields`` names what ``turns`` reads of a row.
     """
 
     path: str
     config: str | None
     split: str
+    rows: int
     samples: int
     fields: tuple[str, ...]
     turns: Callable[[Mapping[str, Any]], Iterable[str]]
@@ -68,18 +70,19 @@ def _instruction(row: Mapping[str, Any]) -> list[str]:
 
 
 DATASETS = {
-    "gsm8k": DataSet("openai/gsm8k", "main", "test", 128, ("question",),
+    "gsm8k": DataSet("openai/gsm8k", "main", "test", 1319, 128, ("question",),
                      lambda row: [row["question"] + BOXED]),
-    "math500": DataSet("HuggingFaceH4/MATH-500", None, "test", 128, ("problem",),
+    "math500": DataSet("HuggingFaceH4/MATH-500", None, "test", 500, 128, ("problem",),
                        lambda row: [row["problem"] + BOXED]),
-    "aime25": DataSet("MathArena/aime_2025", None, "train", 30, ("problem",),
+    "aime25": DataSet("MathArena/aime_2025", None, "train", 30, 30, ("problem",),
                       lambda row: [row["problem"] + BOXED]),
-    "humaneval": DataSet("openai/openai_humaneval", None, "test", 164, ("prompt",), _code),
-    "mbpp": DataSet("google-research-datasets/mbpp", "sanitized", "test", 128, ("prompt",),
+    "humaneval": DataSet("openai/openai_humaneval", None, "test", 164, 164, ("prompt",), _code),
+    "mbpp": DataSet("google-research-datasets/mbpp", "sanitized", "test", 257, 128,
+                    ("prompt",),
                     lambda row: [row["prompt"]]),
-    "mt-bench": DataSet("HuggingFaceH4/mt_bench_prompts", None, "train", 80, ("prompt",),
+    "mt-bench": DataSet("HuggingFaceH4/mt_bench_prompts", None, "train", 80, 80, ("prompt",),
                         lambda row: list(row["prompt"])),
-    "alpaca": DataSet("tatsu-lab/alpaca", None, "train", 128, ("instruction", "input"),
+    "alpaca": DataSet("tatsu-lab/alpaca", None, "train", 52002, 128, ("instruction", "input"),
                       _instruction),
 }  # fmt: skip
 
@@ -92,7 +95,8 @@ def load_dataset(
     ``folder``: local copies, one NAME.jsonl each, either prompts (see :func:`read_rows`) or rows
     as the public data set has them; without one the set comes from the hub through the package
     `datasets`. ``limit`` keeps the first rows of what the evaluation would use. Raises
-    ValueError for an unknown name, a row that does not fit, and a set that cannot be reached.
+    ValueError for an unknown name, a row that does not fit, a set that is not whole, and one that
+    cannot be reached.
     """
     limit = None if limit is None else positive_int("limit", limit)
     path = Path(name)
@@ -105,7 +109,9 @@ def load_dataset(
         known = ", ".join(DATASETS)
         raise ValueError(f"dataset must be one of {known}, or a .jsonl file, got {name!r}.")
     hint = "give a folder with a local copy" if folder is None else f"put a local copy in {folder}"
-    return prompts(name, _fetch(name, DATASETS[name], f"or {hint}, {name}.jsonl"))[:limit]
+    fetched = list(_fetch(name, DATASETS[name], f"or {hint}, {name}.jsonl"))
+    _check_whole(name, fetched, f"dataset {name}")
+    return prompts(name, fetched)[:limit]
 
 
 def prompts(name: str, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
@@ -152,8 +158,8 @@ def read_rows(path: Path, name: str) -> list[Row]:
     """Rows of a JSONL file.
 
     A line is an object with ``id`` and one of ``prompt``, ``messages``, ``ids`` or ``turns`` (a
-    list of user texts). For a name of DATASETS its lines may also be rows of that public set,
-    complete and in their own order.
+    list of user texts). For a name of DATASETS its lines may also be rows of that public set, in
+    their own order; either way they must be complete.
     """
     objects = [
         _object(line, f"{path}, line {n}")
@@ -162,14 +168,29 @@ def read_rows(path: Path, name: str) -> list[Row]:
     ]
     if not objects:
         raise ValueError(f"prompts file {path} holds no prompts.")
-    if name in DATASETS and not ("domain" in objects[0] or "turns" in objects[0]):
-        return prompts(name, objects)
+    public = not ("domain" in objects[0] or "turns" in objects[0])
+    if name in DATASETS:
+        _check_whole(name, objects, str(path), public)
+        if public:
+            return prompts(name, objects)
     rows = [_ready(row, name, f"{path}, line {n}") for n, row in enumerate(objects, start=1)]
     ids = [row.id for row in rows]
     if len(set(ids)) < len(ids):
         twice = next(i for i in ids if ids.count(i) > 1)
         raise ValueError(f"prompts file {path} has the id {twice!r} twice.")
     return rows
+
+
+def _check_whole(name: str, rows: Sequence[Any], where: str, public: bool = True) -> None:
+    """ValueError for a part of a set: other prompts than the published ones would be drawn."""
+    source = DATASETS[name]
+    if len(rows) != (source.rows if public else source.samples):
+        split = f"{source.path}, {source.split}"
+        raise ValueError(
+            f"{where} must hold all {source.rows} rows of {name} ({split}), or the evaluation's "
+            f"{source.samples} prompts with their turns, got {len(rows)} "
+            f"{'rows' if public else 'prompts'}."
+        )
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

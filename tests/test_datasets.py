@@ -49,6 +49,8 @@ SCHEMAS = {
 }  # fmt: skip
 COUNTS = {"gsm8k": 128, "math500": 128, "aime25": 30, "humaneval": 164, "mbpp": 128,
           "mt-bench": 80, "alpaca": 128}  # fmt: skip
+ROWS = {"gsm8k": 1319, "math500": 500, "aime25": 30, "humaneval": 164, "mbpp": 257,
+        "mt-bench": 80, "alpaca": 52002}  # fmt: skip
 
 
 def many(name: str, count: int) -> list[dict]:
@@ -110,12 +112,16 @@ def test_a_set_from_the_hub(monkeypatch):
 
     def fetch(path, name=None, split=None):
         asked.append((path, name, split))
-        return many("mbpp", 200)
+        return many("mbpp", count)
 
+    count = 257
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=fetch))
     rows = load_dataset("mbpp", limit=3)
     assert asked == [("google-research-datasets/mbpp", "sanitized", "test")] and len(rows) == 3
     assert rows == load_dataset("mbpp")[:3]
+    count = 256
+    with pytest.raises(ValueError, match="dataset mbpp must hold all 257 rows .* got 256 rows"):
+        load_dataset("mbpp")
 
     def refuse(*_, **__):
         raise ConnectionError("no route\nto host")
@@ -133,7 +139,7 @@ def test_a_set_from_the_hub(monkeypatch):
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_local_copies(name, tmp_path):
     """Rows of the public set, or prompts that were saved before: the same prompts."""
-    rows = many(name, 200)
+    rows = many(name, ROWS[name])
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -142,6 +148,25 @@ def test_local_copies(name, tmp_path):
     save_rows(found, tmp_path / f"{name}.jsonl")
     assert load_dataset(name, tmp_path) == found
     assert load_dataset(name, tmp_path, limit=2) == found[:2]
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "alpaca", "mt-bench"])
+def test_a_part_of_a_set_is_refused(name, tmp_path):
+    """The sample is drawn from all rows: from fewer, or in other numbers, it is another one."""
+    path = tmp_path / f"{name}.jsonl"
+
+    def refused(lines, words):
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for place in ((name, tmp_path), (str(path),)):
+            with pytest.raises(ValueError, match=f"must hold all {ROWS[name]} rows.* got {words}"):
+                load_dataset(*place)
+
+    refused(many(name, 70), "70 rows")
+    turns = [{"id": str(i), "turns": [f"request {i}"]} for i in range(200)]
+    refused(turns, "200 prompts")
+    refused(turns[:10], "10 prompts")
+    path.rename(tmp_path / "mine.jsonl")
+    assert len(load_dataset(str(tmp_path / "mine.jsonl"))) == 10
 
 
 def test_any_file(tmp_path):
