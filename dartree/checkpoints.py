@@ -122,7 +122,7 @@ def load_drafter(
     are dropped; the prefix ``logit_head.`` of training checkpoints is stripped.
     """
     folder = Path(folder)
-    config = parse_drafter_config(read_json(folder / "config.json"), str(folder / "config.json"))
+    config = read_drafter_config(folder)
     tensors = read_weights(folder, dtype, skip=_COPIES + _VOCABULARY_MAPS)
     drafter, head = empty_drafter(config)
     modules: dict[str, nn.Module] = {"drafter": drafter}
@@ -142,6 +142,22 @@ def empty_drafter(config: DrafterConfig) -> tuple[DFlashDrafter, Head]:
         return DFlashDrafter(config), heads[config.head](config)
 
 
+def read_target_config(folder: Path) -> dict[str, Any]:
+    """config.json of a target; CheckpointError for another model than Qwen3 and for a quantised
+    one."""
+    raw = read_json(folder / "config.json")
+    kind = raw.get("model_type")
+    if kind != "qwen3":
+        raise CheckpointError(f"{folder} has model_type {kind!r}; the target must be qwen3.")
+    refuse_quantised(raw, str(folder / "config.json"))
+    return raw
+
+
+def read_drafter_config(folder: Path) -> DrafterConfig:
+    """The config of a drafter's folder; CheckpointError says what is wrong with it."""
+    return parse_drafter_config(read_json(folder / "config.json"), str(folder / "config.json"))
+
+
 def load_target_model(
     folder: str | Path,
     dtype: torch.dtype,
@@ -157,11 +173,7 @@ def load_target_model(
     from transformers.utils import logging
 
     folder = Path(folder)
-    raw = read_json(folder / "config.json")
-    kind = raw.get("model_type")
-    if kind != "qwen3":
-        raise CheckpointError(f"{folder} has model_type {kind!r}; the target must be qwen3.")
-    refuse_quantised(raw, str(folder / "config.json"))
+    read_target_config(folder)
     weight_files(folder)  # a broken file is named before transformers looks at it
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # its warnings repeat what the check below reports

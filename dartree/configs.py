@@ -181,6 +181,35 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
     return config
 
 
+def check_pair(
+    drafter: DrafterConfig, target: dict[str, Any], drafter_name: str, target_name: str
+) -> None:
+    """CheckpointError where a drafter was made for another target than the config ``target``.
+
+    Fields that ``target`` leaves out are not compared.
+    """
+    rope = target.get("rope_parameters")
+    theta = rope_theta_of(target | {"rope_parameters": rope if isinstance(rope, dict) else None})
+    layers = target.get("num_hidden_layers")
+    for what, ours, theirs in (
+        ("hidden_size", drafter.hidden_size, target.get("hidden_size")),
+        ("vocab_size", drafter.vocab_size, target.get("vocab_size")),
+        ("num_target_layers", drafter.num_target_layers or layers, layers),
+        ("rope_theta", drafter.rope_theta, theta),
+    ):
+        if theirs is not None and ours != theirs:
+            raise CheckpointError(
+                f"{drafter_name} was made for another target than {target_name}: its {what} is "
+                f"{ours}, the target's is {theirs!r}."
+            )
+    for tap in drafter.target_layer_ids:
+        if isinstance(layers, int) and not -1 <= tap < layers:
+            raise CheckpointError(
+                f"{drafter_name} does not fit {target_name}: its target_layer_ids must lie in "
+                f"-1..{layers - 1} for a target of {layers} layers, got {tap}."
+            )
+
+
 def _refuse_unsupported(fields: _Fields, source: str) -> None:
     """CheckpointError for whatever would silently change what the drafter computes."""
     refuse_quantised({"quantization_config": fields.get("quantization_config")}, source)

@@ -12,9 +12,16 @@ from typing import Any
 
 import torch
 
-from dartree.checkpoints import load_drafter, load_target_model, warn_of_other_copies
+from dartree.checkpoints import (
+    load_drafter,
+    load_target_model,
+    read_drafter_config,
+    read_target_config,
+    warn_of_other_copies,
+    weight_files,
+)
 from dartree.checks import CheckpointError, first_line, instance
-from dartree.configs import read_json, rope_theta_of
+from dartree.configs import check_pair, read_json
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find
@@ -157,8 +164,8 @@ def load_stack(
 ) -> Stack:
     """Load a bundled stack by ``name`` ("tiny"), or ``target`` and ``drafter`` by folder or hub id.
 
-    Hub ids may pin a revision: ``owner/name@commit``. ``dflash``: a head-less drafter for
-    ``dflash`` and ``ddtree``, beside one with a head. ``dtype``: fp32 on a CPU and bf16 on a GPU
+    Hub ids may pin a revision: ``owner/name@commit``. ``dflash``: a drafter without a head for
+    ``dflash`` and ``ddtree``, beside one that has one. ``dtype``: fp32 on a CPU and bf16 on a GPU
     unless given; ``drafter_dtype``: the same unless given. ``device_map``: spreads the target
     over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
     where the target's lm_head lies. ``pack``: whether weights are laid out for oneDNN
@@ -218,6 +225,7 @@ def placement(
 
 def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], placing) -> Stack:
     dtype, drafter_dtype, device, device_map, pack = placing
+    _check_pairs(sources)
     model = load_target_model(sources["target"].folder, dtype, device, device_map)
     device = model.lm_head.weight.device  # a device_map decides where that is
     if device.type == "meta":
@@ -233,6 +241,23 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
         models = [model, *(pair.drafter for pair in pairs.values())]
         stack.packed = pack_linear_layers(models, asked=bool(pack))
     return stack
+
+
+def _check_pairs(sources: dict[str, Source]) -> None:
+    """Refuse what cannot work together by the configs and file headers, before weights are read."""
+    target = sources["target"]
+    raw = read_target_config(target.folder)
+    for part, source in sources.items():
+        weight_files(source.folder)
+        if part == "target":
+            continue
+        config = read_drafter_config(source.folder)
+        check_pair(config, raw, source.name, target.name)
+        if part == "dflash" and config.head != "none":
+            raise CheckpointError(
+                f"dflash must be a drafter without a correction head, got {source.name}, which has "
+                f"a {config.head} head."
+            )
 
 
 def find_part(part: str, place: Any, look: Callable[[Any], Any] = find) -> Any:
@@ -261,23 +286,9 @@ def pair_with_model(model: Any, source: Source) -> Pairing:
 
 def _pair(model, target: Source | None, source: Source, dtype, device, label) -> Pairing:
     drafter, head = load_drafter(source.folder, dtype, device)
-    c, t = drafter.config, model.config
-    theirs = rope_theta_of(t.to_dict())
-    if theirs is None and target is not None:
-        theirs = rope_theta_of(read_json(target.folder / "config.json"))
     name = "the loaded model" if target is None else target.name
-    for what, ours, other in (
-        ("hidden_size", c.hidden_size, t.hidden_size),
-        ("vocab_size", c.vocab_size, t.vocab_size),
-        ("num_target_layers", c.num_target_layers or t.num_hidden_layers, t.num_hidden_layers),
-        ("rope_theta", c.rope_theta, float(theirs or c.rope_theta)),
-    ):
-        if ours != other:
-            raise CheckpointError(
-                f"{source.name} was made for another target than {name}: its {what} is {ours}, "
-                f"the target's is {other}."
-            )
-    tapped = target_of(model, c.target_layer_ids)
+    check_pair(drafter.config, model.config.to_dict(), source.name, name)
+    tapped = target_of(model, drafter.config.target_layer_ids)
     tables = {"embed_tokens.weight": tapped.embedding, "lm_head.weight": model.lm_head.weight}
     warn_of_other_copies(source.folder, tables, source.name, name)
     if isinstance(head, DominoHead):

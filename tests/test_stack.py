@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import warnings
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import dartree
 from dartree.heads import NoCorrection
@@ -101,13 +104,58 @@ def test_thinking_prompts_warn(prompt, thinks):
     assert any("lets the model think" in str(w.message) for w in caught) is thinks
 
 
-def test_a_stack_of_folders_with_a_drafter_of_its_own_for_the_marginals():
-    folder = DATA / "domino-shift"
+def headless(folder):
+    """A copy of a Domino drafter in ``folder`` without its head."""
+    shutil.copytree(DATA / "domino-shift" / "drafter", folder)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("projector_type", "emb_dim", "gru_hidden_dim", "pure_draft_prefix_len"):
+        config["dflash_config"].pop(name)
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    body = {k: v for k, v in tensors.items() if not k.startswith(("prefix_gru", "embed_proj"))}
+    save_file(body, folder / "model.safetensors")
+    return folder
+
+
+def test_a_stack_of_folders_with_a_drafter_of_its_own_for_the_marginals(tmp_path):
+    folder, own = DATA / "domino-shift", headless(tmp_path / "own")
     paths = dict(target=folder / "target", drafter=folder / "drafter")
-    stack = dartree.load_stack(**paths, dflash=folder / "drafter")
+    stack = dartree.load_stack(**paths, dflash=own)
     assert stack.pairing("ddtree").drafter is not stack.drafter
     assert {part: s.folder for part, s in stack.sources.items()} == {
-        "target": folder / "target", "drafter": folder / "drafter", "dflash": folder / "drafter"
+        "target": folder / "target", "drafter": folder / "drafter", "dflash": own
     }  # fmt: skip
     with pytest.raises(ValueError, match="dflash is given together with"):
-        dartree.load_stack("tiny", dflash=folder / "drafter")
+        dartree.load_stack("tiny", dflash=own)
+
+
+def test_a_drafter_with_a_head_is_no_dflash():
+    folder = DATA / "domino-shift"
+    paths = dict(target=folder / "target", drafter=folder / "drafter")
+    with pytest.raises(dartree.CheckpointError, match="without a correction head, got .* domino"):
+        dartree.load_stack(**paths, dflash=folder / "drafter")
+
+
+def test_a_wrong_pairing_is_refused_before_weights_are_read(tmp_path, monkeypatch):
+    """By the configs alone, and what is named is the drafter."""
+    monkeypatch.setattr("dartree.stack.load_target_model", None)
+    folder = tmp_path / "drafter"
+    shutil.copytree(DATA / "domino-shift" / "drafter", folder)
+    config = json.loads((folder / "config.json").read_text())
+    target = DATA / "domino-shift" / "target"
+    for changes, words in (
+        ({"num_target_layers": 36}, "its num_target_layers is 36, the target's is 6"),
+        ({"rope_theta": 10000.0}, "its rope_theta is 10000.0, the target's is 1000000"),
+        ({"vocab_size": 98}, "its vocab_size is 98, the target's is 97"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | changes))
+        with pytest.raises(dartree.CheckpointError, match=f"{folder} was made for .*{words}"):
+            dartree.load_stack(target=target, drafter=folder)
+    taps = config["dflash_config"] | {"target_layer_ids": [1, 33]}
+    (folder / "config.json").write_text(json.dumps(config | {"dflash_config": taps}))
+    with pytest.raises(dartree.CheckpointError, match=f"{folder} does not fit .* in -1..5 .* 33"):
+        dartree.load_stack(target=target, drafter=folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(dartree.CheckpointError, match="drafter/model.safetensors does not exist"):
+        dartree.load_stack(target=target, drafter=folder)
