@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shutil
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dartree.drafter import DFlashDrafter, DrafterConfig
@@ -120,3 +124,16 @@ def graphs(stack: Stack) -> int:
     pairings = filter(None, (stack.pairing("ar"), stack.main, stack.marginal))
     parts = (getattr(p, name) for p in pairings for name in ("target", "drafter", "head"))
     return sum(len(getattr(part, "compile_seconds", ())) for part in parts)
+
+
+def headless(folder):
+    """A copy of a Domino drafter in ``folder`` without its head."""
+    shutil.copytree(Path(__file__).parent / "data" / "domino-shift" / "drafter", folder)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("projector_type", "emb_dim", "gru_hidden_dim", "pure_draft_prefix_len"):
+        config["dflash_config"].pop(name)
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    body = {k: v for k, v in tensors.items() if not k.startswith(("prefix_gru", "embed_proj"))}
+    save_file(body, folder / "model.safetensors")
+    return folder

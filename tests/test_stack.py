@@ -7,13 +7,12 @@ import shutil
 import warnings
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 import dartree
 from dartree.heads import NoCorrection
 from dartree.stack import data_dir
 from tests.conftest import DATA
-from tests.reference import random_stack
+from tests.reference import headless, random_stack
 
 
 @pytest.mark.parametrize(
@@ -102,19 +101,6 @@ def test_thinking_prompts_warn(prompt, thinks):
         warnings.simplefilter("always")
         stack.encode(prompt, raw=isinstance(prompt, str))
     assert any("lets the model think" in str(w.message) for w in caught) is thinks
-
-
-def headless(folder):
-    """A copy of a Domino drafter in ``folder`` without its head."""
-    shutil.copytree(DATA / "domino-shift" / "drafter", folder)
-    config = json.loads((folder / "config.json").read_text())
-    for name in ("projector_type", "emb_dim", "gru_hidden_dim", "pure_draft_prefix_len"):
-        config["dflash_config"].pop(name)
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = load_file(folder / "model.safetensors")
-    body = {k: v for k, v in tensors.items() if not k.startswith(("prefix_gru", "embed_proj"))}
-    save_file(body, folder / "model.safetensors")
-    return folder
 
 
 def test_a_stack_of_folders_with_a_drafter_of_its_own_for_the_marginals(tmp_path):

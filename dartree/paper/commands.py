@@ -15,16 +15,23 @@ if TYPE_CHECKING:  # the parser is built for every command and must not load tor
     from dartree.settings import TreeSettings
     from dartree.stack import Stack
 
+OWN = ("target", "drafter", "dflash")  # options that name checkpoints
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     what = parser.add_argument_group("what to run")
     what.add_argument(
-        "--models", metavar="a,b,...", help="of 4B, 8B, 4B-dspark, 8B-dspark (default 4B,8B); or:"
+        "--models", metavar="a,b,...", help="of 4B, 8B, 4B-dspark, 8B-dspark (default 4B,8B)"
     )
-    what.add_argument("--target", metavar="PATH_OR_ID", help="a target of your own, and")
-    what.add_argument("--drafter", metavar="PATH_OR_ID", help="its drafter (owner/name@revision)")
-    what.add_argument("--dflash", metavar="PATH_OR_ID", help="a head-less one for dflash, ddtree")
+    what.add_argument(
+        "--target", metavar="PATH_OR_ID", help="a folder or owner/name@revision: with one of "
+        "--models its target, else a target of your own, and",
+    )  # fmt: skip
+    what.add_argument("--drafter", metavar="PATH_OR_ID", help="its drafter")
+    what.add_argument(
+        "--dflash", metavar="PATH_OR_ID", help="its drafter without a head, for dflash and ddtree"
+    )
     what.add_argument("--temperatures", default="0,1", metavar="T,T")
     what.add_argument(
         "--datasets", metavar="a,b,...", help="default: the paper's seven; names or .jsonl files"
@@ -126,7 +133,7 @@ def _given(value: str | None, default: str) -> str:
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     """ValueError for an option that another one would silently make void."""
-    own = [name for name in ("target", "drafter", "dflash") if getattr(args, name) is not None]
+    own = [name for name in OWN if getattr(args, name) is not None]
     if args.rehearsal:
         void = [name for name in ("models", *own, "data") if getattr(args, name) is not None]
         if void:
@@ -134,9 +141,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
                 f"{void[0]} cannot be given in a rehearsal, which runs the bundled stack on local "
                 f"prompts, got {getattr(args, void[0])!r}."
             )
-    if own and args.models is not None:
-        raise ValueError(f"give either models or {own[0]}, not both.")
-    if own and (args.target is None or args.drafter is None):
+    if own and args.models is None and (args.target is None or args.drafter is None):
         raise ValueError("target and drafter must be given together.")
     if args.device_map is not None and args.device is not None:
         raise ValueError("give either device or device_map, not both.")
@@ -156,11 +161,16 @@ def _models(args: argparse.Namespace) -> tuple[Model, ...]:
 
     if args.rehearsal:
         return (Model("tiny", stack="tiny"),)
-    if args.target is not None:
+    if args.models is None and args.target is not None:
         name = f"{Path(args.target).name} + {Path(args.drafter).name}"
         return (Model(name, None, args.target, args.drafter, args.dflash),)
     names = names_of(_given(args.models, "4B,8B"), list(MODELS), "models")
-    return tuple(MODELS[name] for name in names)
+    own = {part: getattr(args, part) for part in OWN if getattr(args, part) is not None}
+    if own and len(names) > 1:
+        raise ValueError(
+            f"models must name one model where {next(iter(own))} is given, got {args.models!r}."
+        )
+    return tuple(replace(MODELS[name], **own) for name in names)
 
 
 def _rows(args: argparse.Namespace, out: Path) -> dict[str, list]:
@@ -240,9 +250,26 @@ def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]) -> Stac
             what = model.name if drafter == model.drafter else "its drafter for dflash and ddtree"
             print(f"{what}, bfloat16, 4096 tokens: {line}", file=sys.stderr)
     stack = load_model(model, **placing)
+    _warn_of_another_size(model, stack.target.config.hidden_size)
     for part, source in stack.sources.items():
         print(f"{model.name} {part}: {source.name} @ {source.identity()}", file=sys.stderr)
     return stack
+
+
+def _warn_of_another_size(model: Model, hidden_size: int) -> None:
+    """Say so where a model's name stands for a target that cannot be the public one."""
+    from dartree import public
+    from dartree.paper.grid import MODELS
+
+    named = MODELS.get(model.name)
+    if named is None or named.target is None:
+        return
+    want = public.target_config(named.target)["hidden_size"]
+    if hidden_size != want:
+        print(
+            f"{model.target} is not {named.target}: its hidden_size is {hidden_size}, not {want}; "
+            f"do not compare it with what was published for {model.name}.", file=sys.stderr,
+        )  # fmt: skip
 
 
 def _plan(grid: Grid, world: int) -> str:

@@ -14,14 +14,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import dartree
-from dartree.cli import main
+from dartree.cli import build_parser, main
 from dartree.datasets import Row
 from dartree.hub import Source
+from dartree.paper.commands import make_grid
 from dartree.paper.grid import Grid, Model, key_of
 from dartree.paper.run import identify, missing, place, run_grid
 from dartree.paper.store import read_records
 from tests.conftest import DATA
-from tests.reference import greedy, random_stack
+from tests.reference import greedy, headless, random_stack
 
 CASE = DATA / "domino-shift"
 MODEL = Model("random")
@@ -206,6 +207,22 @@ def test_checkpoints_of_the_hub_are_known_by_their_commit(monkeypatch, tmp_path)
     assert identify(Model("tiny", stack="tiny")) == facts(dartree.load_stack("tiny"))
 
 
+def test_a_model_keeps_its_name_on_checkpoints_of_ones_own(finished, tmp_path, capsys):
+    """Folders or pinned ids in place of the newest ones: the published numbers stay beside."""
+    folder = tmp_path / "a"
+    shared = ["--models", "4B", "--dflash", str(headless(tmp_path / "own")),
+              "--methods", "dflash,dartree"]  # fmt: skip
+    args = build_parser().parse_args(["paper", "--models", "4B", "--drafter", "a/b@main"])
+    (model,) = make_grid(args).models
+    assert model == Model("4B", None, "Qwen/Qwen3-4B", "a/b@main", "z-lab/Qwen3-4B-DFlash-b16")
+    assert finished(folder, *shared, "--out", str(tmp_path / "named")) == 0
+    out, err = capsys.readouterr()
+    assert "4B, T = 0" in out and f"{folder / 'target'} is not Qwen/Qwen3-4B" in err
+    records = read_records(tmp_path / "named")
+    assert {r["cell"]["model"] for r in records} == {"4B"}
+    assert {r["drafter"] for r in records} == {"none", "own", "drafter"}
+
+
 def test_place():
     assert place({}) == (0, 1, 0)
     assert place({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}) == (3, 4, 1)
@@ -295,7 +312,8 @@ def test_tables_of_what_is_there(rehearsal, tmp_path, capsys):
         (["--rehearsal", "--dflash", "x"], "dflash cannot be given in a rehearsal"),
         (["--rehearsal", "--data", "."], "data cannot be given in a rehearsal"),
         (["--data", "/nonexist"], "data must be a folder, got '/nonexist'"),
-        (["--models", "4B", "--target", "x", "--drafter", "y"], "either models or target"),
+        (["--models", "4B,8B", "--target", "x"], "models must name one model where target is"),
+        (["--models", "4B", "--target", "x", "--datasets", "{file}"], "neither a folder"),
         (["--dflash", "x"], "together"),
         (["--models", ""], "models must be among 4B, 8B"),
         (["--methods", ""], "method must be one of"),
