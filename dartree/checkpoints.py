@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from dartree.checks import CheckpointError, first_line
-from dartree.configs import parse_drafter_config, read_json, refuse_quantised
+from dartree.configs import check_target_config, parse_drafter_config, read_json
 from dartree.drafter import DFlashDrafter, DrafterConfig
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
 from dartree.tensor_parallel import TENSOR_PARALLEL, tensor_parallel_options
@@ -143,14 +143,8 @@ def empty_drafter(config: DrafterConfig) -> tuple[DFlashDrafter, Head]:
 
 
 def read_target_config(folder: Path) -> dict[str, Any]:
-    """config.json of a target; CheckpointError for another model than Qwen3 and for a quantised
-    one."""
-    raw = read_json(folder / "config.json")
-    kind = raw.get("model_type")
-    if kind != "qwen3":
-        raise CheckpointError(f"{folder} has model_type {kind!r}; the target must be qwen3.")
-    refuse_quantised(raw, str(folder / "config.json"))
-    return raw
+    """config.json of a target's folder; CheckpointError where it cannot be used."""
+    return check_target_config(read_json(folder / "config.json"), str(folder))
 
 
 def read_drafter_config(folder: Path) -> DrafterConfig:

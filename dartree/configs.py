@@ -181,6 +181,15 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
     return config
 
 
+def check_target_config(raw: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return ``raw``; CheckpointError for another model than Qwen3, and for a quantised one."""
+    kind = raw.get("model_type")
+    if kind != "qwen3":
+        raise CheckpointError(f"{source} has model_type {kind!r}; the target must be qwen3.")
+    refuse_quantised(raw, source)
+    return raw
+
+
 def check_pair(
     drafter: DrafterConfig, target: dict[str, Any], drafter_name: str, target_name: str
 ) -> None:

@@ -14,10 +14,11 @@ import torch
 
 from dartree.checks import LARGEST_SEED, instance
 from dartree.decode import Decoding
+from dartree.hub import find_part
 from dartree.methods import check_method
 from dartree.prompts import eos_ids
 from dartree.settings import TreeSettings
-from dartree.stack import Stack, find_part, pair_with_model
+from dartree.stack import Stack, pair_with_model
 from dartree.target import cached_rows
 
 # Reported by generate() only for methods with one forward a token.

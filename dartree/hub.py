@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dartree.checks import CheckpointError, first_line
 
@@ -58,6 +60,21 @@ def find(source: str | Path) -> Source:
     return Source(name, Path(found), _commit_of(found))
 
 
+def find_part(part: str, place: Any, look: Callable[[Any], Any] = find) -> Any:
+    """Where a part of a stack lies; ValueError for what cannot be a folder or a hub id.
+
+    ``look``: what is asked of the place in place of its Source.
+    """
+    try:
+        if not str(place):
+            raise TypeError("it is empty")
+        return look(place)
+    except (TypeError, RuntimeError, OSError) as error:  # no path, ~nobody, a name too long
+        raise ValueError(
+            f"{part} must be a folder or a hub id, got {place!r}: {first_line(error)}."
+        ) from None
+
+
 def hub_id(text: str) -> tuple[str, str | None]:
     """(owner/name, revision) of a hub id; CheckpointError for anything else.
 
@@ -102,6 +119,17 @@ def local_copy(name: str, revision: str | None) -> Source | None:
     except Exception:  # as many kinds as above
         return None
     return Source(name, Path(found), _commit_of(found))
+
+
+def fetch_config(source: str) -> Path:
+    """config.json of a hub id, and nothing else of it."""
+    name, revision = hub_id(source)
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json", revision=revision))
+    except Exception as error:  # the hub client raises many kinds; one sentence serves all
+        raise _unreachable(source, error) from None
 
 
 def _commit_of(snapshot: str) -> str | None:

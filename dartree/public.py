@@ -6,7 +6,13 @@ for memory estimates and for tests of names and shapes; loading reads a checkpoi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from dartree import hub
+from dartree.checks import CheckpointError
+from dartree.configs import check_pair, check_target_config, parse_drafter_config, read_json
+from dartree.drafter import DrafterConfig
 
 _SIZES = {
     "4B": {"hidden_size": 2560, "intermediate_size": 9728, "tie_word_embeddings": True},
@@ -64,3 +70,48 @@ for _size in _SIZES:
             _target, _drafter(_size, block_size=7, **_TAPS, **_DSPARK)
         ),
     }  # fmt: skip
+
+
+def known_config(name: str) -> dict[str, Any] | None:
+    """The config of a public target or drafter by its hub id; None for others."""
+    if name in DRAFTERS:
+        return DRAFTERS[name][1]
+    return target_config(name) if name in {target for target, _ in DRAFTERS.values()} else None
+
+
+def config_of(source: str | Path, fetch: bool = True) -> dict[str, Any]:
+    """config.json of a folder or a hub id; of the ids known here, what is known of them.
+
+    ``fetch``: whether the file of another id may be fetched. Raises CheckpointError where there is
+    none.
+    """
+    if str(source) and Path(source).expanduser().is_dir():
+        return read_json(Path(source).expanduser() / "config.json")
+    name, revision = hub.hub_id(str(source))
+    known = known_config(name)
+    if known is not None and not (fetch and "@" in str(source)):
+        return known
+    copy = hub.local_copy(name, revision)
+    if copy is not None and (copy.folder / "config.json").is_file():
+        return read_json(copy.folder / "config.json")
+    if not fetch:
+        raise CheckpointError(f"{source} is not on this machine, and its config is not known.")
+    return read_json(hub.fetch_config(str(source)))
+
+
+def pair_configs(
+    target: str | Path, drafter: str | Path, fetch: bool = True
+) -> tuple[dict[str, Any], DrafterConfig]:
+    """config.json of a target and the config of its drafter, each by folder or hub id.
+
+    CheckpointError where loading the two would be refused for what their configs say. ``fetch``:
+    see :func:`config_of`.
+    """
+    raw = {
+        part: hub.find_part(part, place, lambda place: config_of(place, fetch))
+        for part, place in (("target", target), ("drafter", drafter))
+    }
+    config = parse_drafter_config(raw["drafter"], f"{drafter}, config.json")
+    check_target_config(raw["target"], str(target))
+    check_pair(config, raw["target"], str(drafter), str(target))
+    return raw["target"], config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dartree.checks import CheckpointError, first_line, instance
 from dartree.configs import check_pair, read_json
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
-from dartree.hub import Source, find
+from dartree.hub import Source, find_part
 from dartree.methods import TABLE
 from dartree.packed import pack as pack_linear_layers
 from dartree.prompts import Prompt, encode_prompt, eos_ids
@@ -258,21 +258,6 @@ def _check_pairs(sources: dict[str, Source]) -> None:
                 f"dflash must be a drafter without a correction head, got {source.name}, which has "
                 f"a {config.head} head."
             )
-
-
-def find_part(part: str, place: Any, look: Callable[[Any], Any] = find) -> Any:
-    """Where a part of a stack lies; ValueError for what cannot be a folder or a hub id.
-
-    ``look``: what is asked of the place in place of its Source.
-    """
-    try:
-        if not str(place):
-            raise TypeError("it is empty")
-        return look(place)
-    except (TypeError, RuntimeError, OSError) as error:  # no path, ~nobody, a name too long
-        raise ValueError(
-            f"{part} must be a folder or a hub id, got {place!r}: {first_line(error)}."
-        ) from None
 
 
 def pair_with_model(model: Any, source: Source) -> Pairing:

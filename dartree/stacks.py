@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from dartree.arguments import integer
@@ -15,10 +14,10 @@ from dartree.arguments import integer
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
     needs = parser.add_argument_group("memory estimate, from configurations alone")
-    needs.add_argument("--target", metavar="FOLDER", help="the estimate for this target ...")
-    needs.add_argument("--drafter", metavar="FOLDER", help="... with this drafter, nothing else")
+    needs.add_argument("--target", metavar="PATH_OR_ID", help="the estimate for this target ...")
+    needs.add_argument("--drafter", metavar="PATH_OR_ID", help="... with this drafter, no other")
     needs.add_argument(
-        "--context", metavar="N", help="tokens (default: 4096, or the model's limit)"
+        "--context", metavar="N", help="tokens, at most the model's limit (default: 4096)"
     )
     for name, letter in (("width", "W"), ("candidates", "K"), ("budget", "B")):
         needs.add_argument(f"--{name}", metavar=letter)
@@ -47,14 +46,16 @@ def run(args: argparse.Namespace) -> int:
     if bundled:
         print("\nMemory for one prompt at a time, from configurations alone (nothing is loaded):")
     for need in needs:
-        print(f"{need['name']}, {need['dtype']}, {need['context']} tokens: {need['line']}")
+        limit = " (the model's limit)" if need["at_limit"] else ""
+        print(f"{need['name']}, {need['dtype']}, {need['context']} tokens{limit}: {need['line']}")
     return 0
 
 
 def estimates(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Estimates for the pair that was asked for, or else for the bundled and the public stacks.
 
-    Each a dict: name, context, dtype, the parts of `memory.Estimate` in bytes, total and a line.
+    Each a dict: name, context (at_limit: shorter than asked for, being the model's limit), dtype,
+    the parts of `memory.Estimate` in bytes, total and a line.
     """
     import torch
 
@@ -65,15 +66,21 @@ def estimates(args: argparse.Namespace) -> list[dict[str, Any]]:
     names = [n for n in ("width", "candidates", "budget") if getattr(args, n) is not None]
     given: dict[str, Any] = {n: integer(n, getattr(args, n)) for n in names}
     settings = TreeSettings(**given)
+    asked = 4096 if args.context is None else integer("context", args.context)
     dtype, rows = torch_dtype(args.dtype) or torch.bfloat16, []
     for name, target, drafter in _pairs(args):
-        limit = target.get("max_position_embeddings", 4096)
-        context = min(4096, limit) if args.context is None else integer("context", args.context)
-        if args.target and context > limit:
-            raise ValueError(f"context must be at most {limit}, got {context}.")
-        need = estimate(target, drafter, settings, min(context, limit), dtype.itemsize)
+        limit = target.get("max_position_embeddings")
+        limit = limit if isinstance(limit, int) and limit > 0 else asked
+        if args.target and args.context is not None and asked > limit:
+            raise ValueError(f"context must be at most {limit}, got {asked}.")
+        need = estimate(target, drafter, settings, min(asked, limit), dtype.itemsize)
         rows.append(
-            {"name": name, "context": min(context, limit), "dtype": str(dtype)[6:]}
+            {
+                "name": name,
+                "context": min(asked, limit),
+                "at_limit": asked > limit,
+                "dtype": str(dtype)[6:],
+            }
             | asdict(need)
             | {"total": need.total, "line": table(need)}
         )
@@ -82,20 +89,14 @@ def estimates(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _pairs(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any], Any]]:
     """(name, target's config.json, drafter's config) of everything to be estimated."""
-    from dartree import public
-    from dartree.configs import parse_drafter_config, read_json
-    from dartree.stack import bundled_stacks, data_dir
+    from dartree.public import DRAFTERS, pair_configs
+    from dartree.stack import bundled_sources, bundled_stacks
 
     if args.target is not None:
-        folders = [(f"{args.target} + {args.drafter}", Path(args.target), Path(args.drafter))]
-    else:
-        places = {name: data_dir() / "stacks" / name for name in bundled_stacks()}
-        cards = {name: read_json(folder / "stack.json") for name, folder in places.items()}
-        folders = [(n, places[n] / c["target"], places[n] / c["drafter"]) for n, c in cards.items()]
-    for name, target, drafter in folders:
-        path = drafter / "config.json"
-        config = parse_drafter_config(read_json(path), str(path))
-        yield name, read_json(target / "config.json"), config
-    if args.target is None:
-        for name, (model, raw) in public.DRAFTERS.items():
-            yield f"{model} + {name}", public.target_config(model), parse_drafter_config(raw)
+        yield f"{args.target} + {args.drafter}", *pair_configs(args.target, args.drafter)
+        return
+    for name in bundled_stacks():
+        _, sources = bundled_sources(name)
+        yield name, *pair_configs(sources["target"].folder, sources["drafter"].folder)
+    for drafter, (target, _) in DRAFTERS.items():
+        yield f"{target} + {drafter}", *pair_configs(target, drafter)

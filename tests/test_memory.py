@@ -109,3 +109,54 @@ def test_the_command_as_json_and_for_one_pair(capsys):
     assert main(["stacks", *pair[:2]]) == 2
     assert main(["stacks", "--target", "/no", "--drafter", "/no"]) == 2
     assert capsys.readouterr().err.count("\n") == 5
+
+
+def test_the_command_takes_the_ids_that_it_lists(capsys, monkeypatch):
+    """And other ids, of which nothing but config.json is fetched."""
+    (drafter, (target, raw)) = next(iter(public.DRAFTERS.items()))
+    pair = ["--target", target, "--drafter", drafter, "--json"]
+    assert main(["stacks", *pair]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    need = estimate(public.target_config(target), parse_drafter_config(raw), dartree.TreeSettings(),
+                    4096)  # fmt: skip
+    assert row["memory"]["total"] == need.total and not row["memory"]["at_limit"]
+
+    asked = []
+
+    def download(name, file, revision=None):
+        asked.append((name, file, revision))
+        return str(DATA / "domino-shift" / name.split("/")[1] / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert main(["stacks", "--target", "me/target@v1", "--drafter", "me/drafter"]) == 0
+    assert asked == [("me/target", "config.json", "v1"), ("me/drafter", "config.json", None)]
+
+
+def test_the_command_refuses_the_pairs_that_loading_refuses(tmp_path, capsys):
+    folder = DATA / "domino-shift"
+    config = json.loads((folder / "drafter" / "config.json").read_text())
+    for number, (changes, words) in enumerate((
+        ({"num_target_layers": 36}, "num_target_layers is 36, the target's is 6"),
+        ({"rope_theta": 10000.0}, "rope_theta is 10000.0"),
+        ({"target_layer_ids": [33]}, "target_layer_ids must lie in -1..5"),
+    )):  # fmt: skip
+        wrong = config | {k: v for k, v in changes.items() if k in config}
+        inner = {k: v for k, v in changes.items() if k not in config}
+        wrong["dflash_config"] = wrong["dflash_config"] | inner
+        drafter = tmp_path / str(number)
+        drafter.mkdir()
+        (drafter / "config.json").write_text(json.dumps(wrong))
+        pair = ["--target", str(folder / "target"), "--drafter", str(drafter)]
+        assert main(["stacks", *pair]) == 2
+        err = capsys.readouterr().err
+        assert words in err and str(drafter) in err
+    wrong_kind = ["--target", str(folder / "drafter"), "--drafter", str(folder / "target")]
+    assert main(["stacks", *wrong_kind]) == 2
+
+
+def test_a_context_beyond_the_model_is_said(capsys):
+    assert main(["stacks", "--context", "100000"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "in all" in line]
+    assert len(lines) > 6 and all("tokens (the model's limit)" in line for line in lines)
+    assert main(["stacks", "--context", "1000"]) == 0
+    assert "limit" not in capsys.readouterr().out

@@ -16,10 +16,10 @@ from typing import Any
 from dartree.compare import machine, versions
 from dartree.datasets import Row
 from dartree.decode import Generation, generate
-from dartree.hub import identity
+from dartree.hub import find_part, identity
 from dartree.paper.grid import Grid, Key, Model, key, key_of, seed_of
 from dartree.paper.store import RecordFile, read_records
-from dartree.stack import Stack, bundled_sources, find_part, load_stack, placement
+from dartree.stack import Stack, bundled_sources, load_stack, placement
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
