@@ -22,6 +22,7 @@ from dartree.tensor_parallel import TENSOR_PARALLEL, tensor_parallel_options
 
 # Frozen copies of the target's tables that some files carry.
 _COPIES = ("embed_tokens.weight", "lm_head.weight")
+NAMED_FAULTS = 3  # tensors that a message names of each kind
 # Maps between a reduced draft vocabulary and the target's; of no use where it is not reduced.
 _VOCABULARY_MAPS = ("d2t", "t2d")
 
@@ -40,7 +41,10 @@ def weight_files(folder: Path) -> list[Path]:
             with safe_open(path, framework="pt") as tensors:
                 tensors.keys()
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{path} is not a readable safetensors file: {error}.") from None
+            raise CheckpointError(
+                f"{path} is not a readable safetensors file ({first_line(error)}): it may be "
+                "truncated; download it again."
+            ) from None
     return [folder / name for name in names]
 
 
@@ -100,16 +104,22 @@ def _fit(modules: dict[str, nn.Module], tensors: dict[str, torch.Tensor], source
         for k, v in sorted(expected.items())
         if k in tensors and tensors[k].shape != v.shape
     ]
-    faults = [
-        f"{label}: {', '.join(keys)}"
-        for label, keys in (("missing", missing), ("unexpected", unexpected), ("shape", wrong))
-        if keys
-    ]
-    if faults:
-        raise CheckpointError(f"{source} does not match its config.json; {'; '.join(faults)}.")
+    _refuse_faults(source, missing, unexpected, wrong)
     for module in modules.values():
         own = module.state_dict().keys()
         module.load_state_dict({k: tensors[k] for k in own}, assign=True)
+
+
+def _refuse_faults(source: str, missing: list, unexpected: list, wrong: list) -> None:
+    """CheckpointError that names the first tensors of each kind of fault, and counts the rest."""
+    faults = []
+    for label, keys in (("missing", missing), ("unexpected", unexpected), ("shape", wrong)):
+        if keys:
+            rest = len(keys) - NAMED_FAULTS
+            more = f" and {rest} more" if rest > 0 else ""
+            faults.append(f"{label}: {', '.join(keys[:NAMED_FAULTS])}{more}")
+    if faults:
+        raise CheckpointError(f"{source} does not match its config.json; {'; '.join(faults)}.")
 
 
 def load_drafter(
@@ -189,7 +199,7 @@ def load_target_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, with the other faults
         )
-    except CheckpointError:
+    except (CheckpointError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # configs of the wrong types raise many kinds; one sentence serves
         raise CheckpointError(
@@ -198,17 +208,8 @@ def load_target_model(
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
-    faults = [
-        f"{label}: {', '.join(sorted(_key_name(k) for k in info[key]))}"
-        for label, key in (
-            ("missing", "missing_keys"),
-            ("unexpected", "unexpected_keys"),
-            ("shape", "mismatched_keys"),
-        )
-        if info.get(key)
-    ]
-    if faults:
-        raise CheckpointError(f"{folder} does not match its config.json; {'; '.join(faults)}.")
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    _refuse_faults(str(folder), *(sorted(map(_key_name, info.get(kind) or ())) for kind in kinds))
     model = model if device_map is not None else model.to(device)
     return model.requires_grad_(False).eval()
 

@@ -20,9 +20,14 @@ class CheckpointError(ValueError):
 
 
 def first_line(error: Exception) -> str:
-    """First line of a library's error message, or its repr where it has no message."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else repr(error)
+    """First line of a library's error message, or its repr where it has no message.
+
+    The next line comes too where the first ends in a colon and says no reason yet.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return repr(error)
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 def positive_int(name: str, value: Any) -> int:

@@ -8,6 +8,7 @@ DSpark (flat, Markov head and confidence head; nested by SpecForge; with a
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ class _Fields:
             raise CheckpointError(
                 f"{self._source} has {name} {value!r}; an integer in {least}..{most} is needed."
             )
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """true or false; ``default`` where it is absent or null."""
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"{self._source} has {name} {value!r}; true or false is needed.")
         return value
 
     def number(self, name: str, value: Any) -> float:
@@ -158,18 +166,15 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
         num_target_layers=target_layers,
         rms_norm_eps=fields.number("rms_norm_eps", fields.get("rms_norm_eps", 1e-6)),
         rope_theta=fields.number("rope_theta", 1_000_000.0 if theta is None else theta),
-        # Flat files are anchor-first always; nested ones say so.
-        shift_label=bool(
-            fields.get("sample_from_anchor", fields.flat or markov or fields.get("shift_label"))
-        ),
+        shift_label=_anchor_first(fields, head, source),
         head=head,
         emb_dim=emb_dim,
         gru_hidden_dim=fields.count("gru_hidden_dim", emb_dim) if domino else 0,
         pure_draft_prefix_len=fields.count("pure_draft_prefix_len", 0, least=0) if domino else 0,
         markov_rank=rank if markov else 0,
         markov_head_type=fields.get("markov_head_type", "vanilla"),
-        enable_confidence_head=bool(fields.get("enable_confidence_head", False)),
-        confidence_head_with_markov=bool(fields.get("confidence_head_with_markov", True)),
+        enable_confidence_head=fields.flag("enable_confidence_head"),
+        confidence_head_with_markov=fields.flag("confidence_head_with_markov", True),
     )
     if config.drafts < 1:
         raise CheckpointError(f"{source} has block_size {config.block_size}: no draft position.")
@@ -179,6 +184,19 @@ def parse_drafter_config(raw: dict[str, Any], source: str = "config.json") -> Dr
             f"{config.num_key_value_heads} and head_dim {config.head_dim}, which do not fit."
         )
     return config
+
+
+def _anchor_first(fields: _Fields, head: str, source: str) -> bool:
+    """Whether row 0 of a block drafts already: flat files always, nested ones say so."""
+    named = fields.get("shift_label", fields.get("sample_from_anchor")) is not None
+    if head == "domino" and not (named or fields.flat):
+        warnings.warn(
+            f"{source} is a Domino drafter's and lacks shift_label, which is true in the public "
+            "files: it is read as false, and with the wrong alignment few drafts are accepted.",
+            stacklevel=3,
+        )
+    shifted = fields.flag("shift_label")
+    return fields.flag("sample_from_anchor", fields.flat or head == "markov" or shifted)
 
 
 def check_target_config(raw: dict[str, Any], source: str) -> dict[str, Any]:
@@ -223,7 +241,7 @@ def _refuse_unsupported(fields: _Fields, source: str) -> None:
     """CheckpointError for whatever would silently change what the drafter computes."""
     refuse_quantised({"quantization_config": fields.get("quantization_config")}, source)
     for name in ("attention_bias", "use_bias_gate", "use_bias_norm", "use_sliding_window"):
-        if fields.get(name):
+        if fields.flag(name):
             raise CheckpointError(f"{source} sets {name}, which is not supported.")
     allowed = {
         "hidden_act": ("silu",),

@@ -31,7 +31,10 @@ from dartree.prompts import Prompt, encode_prompt, eos_ids
 from dartree.settings import TreeSettings
 from dartree.spread import target_of
 from dartree.target import Target
+from dartree.tensor_parallel import TENSOR_PARALLEL
 
+# Ways of transformers to share out layers, and ours to split them.
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", TENSOR_PARALLEL)
 STACK_PARTS = ("target", "drafter", "dflash")  # keys of stack.json that name folders
 
 
@@ -217,10 +220,22 @@ def placement(
     device_map: str | dict[str, Any] | None,
 ) -> tuple[torch.dtype, torch.device]:
     """The dtype and the device that :func:`load_stack` takes for these arguments."""
+    _check_device_map(device_map)
     where = _device("cpu" if device is None else device)
     if device is None and device_map is not None and torch.cuda.is_available():
         where = torch.device("cuda")
     return torch_dtype(dtype) or (torch.float32 if where.type == "cpu" else torch.bfloat16), where
+
+
+def _check_device_map(value: str | dict[str, Any] | None) -> None:
+    if isinstance(value, str) and value not in DEVICE_MAPS:
+        try:
+            _device(value)
+        except ValueError:
+            raise ValueError(
+                f"device_map must be one of {', '.join(DEVICE_MAPS)}, or a device that torch can "
+                f"use here, got {value!r}."
+            ) from None
 
 
 def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], placing) -> Stack:

@@ -85,6 +85,13 @@ def test_config_variants_read_alike(folder):
         (dict(rope_parameters={"rope_type": "linear"}), "rope_parameters of type 'linear'"),
         (dict(hidden_size=None), "lacks 'hidden_size'"),
         (dict(emb_dim=None), "lacks 'emb_dim'"),
+        (dict(shift_label="false"), "has shift_label 'false'; true or false is needed"),
+        (dict(shift_label=1), "has shift_label 1; true or false"),
+        (dict(sample_from_anchor="true"), "sample_from_anchor 'true'"),
+        (dict(enable_confidence_head=0), "enable_confidence_head 0"),
+        (dict(confidence_head_with_markov="no"), "confidence_head_with_markov 'no'"),
+        (dict(attention_bias="false"), "attention_bias 'false'"),
+        (dict(use_sliding_window=[]), "use_sliding_window"),
         (dict(rope_theta=10000.0), "rope_theta is 10000.0, the target's is 1000000.0"),
         (dict(num_target_layers=8), "num_target_layers is 8"),
     ],
@@ -94,6 +101,50 @@ def test_bad_configs(folder, changes, words):
     change(folder / "drafter" / "config.json", **changes)
     with pytest.raises(dartree.CheckpointError, match=words):
         load(folder)
+
+
+def test_a_domino_config_without_its_alignment_warns(folder):
+    """Public files name shift_label; without it the drafts would be read one row too late."""
+    path = folder / "drafter" / "config.json"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(folder)
+    change(path, shift_label=None)
+    with pytest.warns(UserWarning, match=f"{path} is a Domino drafter's and lacks shift_label"):
+        stack = load(folder)
+    assert stack.drafter.config.row_offset == 1
+    change(path, sample_from_anchor=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(folder).drafter.config.row_offset == 0
+
+
+@pytest.mark.parametrize("part", ["drafter", "target"])
+def test_many_faults_are_counted(folder, part):
+    """A wrong size touches every tensor: three are named, and how many there are."""
+    rewrite(folder, part, lambda t: t.update({k: v[:-1].contiguous() for k, v in t.items()}))
+    with pytest.raises(
+        dartree.CheckpointError, match=r"shape: .* instead of .* and \d+ more"
+    ) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert message.count("instead of") == 3 and len(message) < 600 and message.endswith(".")
+    count = len(load_file(folder / part / "model.safetensors"))
+    assert f" and {count - 3} more" in message
+
+
+def test_the_reason_of_a_refused_field_is_kept(folder):
+    path = folder / "target" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_attention_heads": "many"}))
+    with pytest.raises(dartree.CheckpointError, match="num_attention_heads.: .*many") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value) and not str(caught.value).endswith(":")
+
+
+def test_device_maps_that_are_none(folder):
+    paths = dict(target=folder / "target", drafter=folder / "drafter")
+    with pytest.raises(ValueError, match="device_map must be one of auto, .*, got 'foo'"):
+        dartree.load_stack(**paths, device_map="foo")
 
 
 @pytest.mark.parametrize("part", ["drafter", "target"])
@@ -141,7 +192,7 @@ def test_target_configs_of_the_wrong_kind(folder, key, value):
 def test_truncated_weights(folder, part, size):
     path = folder / part / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(dartree.CheckpointError, match="model.safetensors"):
+    with pytest.raises(dartree.CheckpointError, match="model.safetensors .*truncated; download"):
         load(folder)
 
 
