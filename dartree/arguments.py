@@ -20,8 +20,14 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", help="a bundled stack (default: tiny)")
     parser.add_argument("--target", metavar="PATH_OR_ID", help="Qwen3 target: folder or hub id")
     parser.add_argument("--drafter", metavar="PATH_OR_ID", help="drafter: folder or hub id")
+    parser.add_argument(
+        "--dflash", metavar="PATH_OR_ID", help="a drafter without a head, for dflash and ddtree"
+    )
     parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
     parser.add_argument("--device", help="cpu (default), cuda, ...")
+    parser.add_argument(
+        "--device-map", metavar="MAP", help="auto, ...: a target's layers on several GPUs"
+    )
     parser.add_argument("--threads", metavar="N", help="CPU threads")
     parser.add_argument(
         "--compile", nargs="?", const="all", metavar="all|head",
@@ -116,6 +122,7 @@ def load(args: argparse.Namespace) -> Stack:
 
     from dartree.checks import positive_int
     from dartree.stack import load_stack
+    from dartree.tensor_parallel import TENSOR_PARALLEL
 
     if args.compile not in (None, "all", "head"):
         raise ValueError(f"compile must be all or head, got {args.compile!r}.")
@@ -124,9 +131,15 @@ def load(args: argparse.Namespace) -> Stack:
         if threads > most:
             raise ValueError(f"threads must be at most {most}, got {threads}.")
         torch.set_num_threads(threads)
+    if args.device_map is not None and args.device is not None:
+        raise ValueError("give either device or device_map, not both.")
+    if args.device_map is not None and args.compile == "all":
+        raise ValueError("device_map can be combined with --compile head only, got all.")
+    if args.device_map == TENSOR_PARALLEL:
+        raise ValueError(f"device_map {TENSOR_PARALLEL} is for dartree paper only.")
     stack = load_stack(
-        args.stack, target=args.target, drafter=args.drafter, dtype=args.dtype, device=args.device,
-        pack=args.pack,
+        args.stack, target=args.target, drafter=args.drafter, dflash=args.dflash,
+        dtype=args.dtype, device=args.device, device_map=args.device_map, pack=args.pack,
     )  # fmt: skip
     if args.compile:
         from dartree.compiled import compiled_stack

@@ -40,6 +40,17 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"dartree: {_one_line(error)}", file=sys.stderr)
         return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        reason = _one_line(error).partition(" GPU ")[0][:160].rstrip(". ")
+        print(
+            f"dartree: out of memory{f' ({reason})' if reason else ''}: --dtype bfloat16, a "
+            "smaller --budget, --width or --max-new-tokens and shorter prompts need less, "
+            "--device-map auto shares the target out over several GPUs; dartree stacks estimates "
+            "what is needed.", file=sys.stderr,
+        )  # fmt: skip
+        return 1
     except KeyboardInterrupt:
         print("dartree: interrupted.", file=sys.stderr)
         return 130
@@ -47,6 +58,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether it is Python's, torch's on a GPU, or torch's on a CPU, which is a RuntimeError."""
+    named = type(error).__name__ in ("MemoryError", "OutOfMemoryError")
+    return named or "can't allocate memory" in str(error)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -323,6 +340,8 @@ def _bench(args: argparse.Namespace) -> int:
     for option in ("tuned", "memory", "no_compile"):
         if args.sweep and getattr(args, option):
             raise ValueError(f"sweep cannot be combined with --{option.replace('_', '-')}.")
+    if args.device_map and not (args.no_compile or args.sweep):
+        raise ValueError("device_map needs --no-compile: a graph of the target has one device.")
     if args.memory and args.compile:
         raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
     stack = load(args)
@@ -364,8 +383,8 @@ def _memory_arguments(args: argparse.Namespace, stack, row: dict[str, Any]) -> l
     ids = ",".join(map(str, stack.encode(prompt_of(row))))
     line = ["--ids", ids, "--max-new-tokens", args.max_new_tokens]
     for name in (
-        "stack", "target", "drafter", "dtype", "device", "threads", "temperature", "seed",
-        "top_p", "top_k", "min_p", *TREE_OPTIONS, "normalise", "score_temperature",
+        "stack", "target", "drafter", "dflash", "dtype", "device", "device_map", "threads",
+        "temperature", "seed", "top_p", "top_k", "min_p", *TREE_OPTIONS, "normalise", "score_temperature",
     ):  # fmt: skip
         if getattr(args, name) is not None:
             line += [f"--{name.replace('_', '-')}", getattr(args, name)]

@@ -9,12 +9,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import dartree
 from dartree import cli, doctor
 from dartree.cli import main
 from dartree.records import load_records
 from tests.conftest import DATA, load_case
+from tests.reference import headless
 
 CASE = DATA / "domino-shift"
 STACK = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
@@ -128,6 +130,7 @@ def test_bad_settings(capsys, arguments, words):
         (["bench", *STACK, "--sweep", "width", "--memory"], "cannot be combined with --memory"),
         (["bench", *STACK, "--sweep", "width", "--tuned"], "cannot be combined with --tuned"),
         (["bench", *STACK, "--sweep", "width", "--no-compile"], "combined with --no-compile"),
+        (["bench", *STACK, "--device-map", "auto"], "device_map needs --no-compile"),
         (["bench", *STACK, "--memory", "--compile", "head"], "cannot be combined with --compile"),
         (
             ["generate", *STACK, "--compile", "tail", "hi"],
@@ -193,6 +196,73 @@ def test_the_memory_run_has_the_settings_of_the_benchmark():
     line = _memory_arguments(args, load_case("domino-shift")[0], {"ids": [3, 4]})
     for name, value in zip(asked[::2], asked[1::2], strict=True):
         assert line[line.index(name) + 1] == value
+
+
+def test_dflash_is_the_drafter_of_the_marginals(capsys, tmp_path):
+    """In every command that takes a stack; the memory run of a benchmark gets it too."""
+    from dartree.cli import _memory_arguments, build_parser
+
+    own = headless(tmp_path / "own")
+    stack = [*STACK, "--dflash", str(own)]
+    status, out, _ = run(
+        capsys, "generate", *stack, "--ids", "3,4", "--method", "ddtree", "--max-new-tokens", "4",
+        "--json",
+    )  # fmt: skip
+    assert status == 0 and json.loads(out)["drafter"] == "own"
+    status, out, err = run(capsys, "generate", "--dflash", str(own), "hello")
+    assert status == 2 and "dflash is given together with target and drafter" in err
+    for command in ("compare", "bench"):
+        args = build_parser().parse_args([command, *stack, "--device-map", "cpu"])
+        line = _memory_arguments(args, load_case("domino-shift")[0], {"ids": [3, 4]})
+        assert line[line.index("--dflash") + 1] == str(own)
+        assert line[line.index("--device-map") + 1] == "cpu"
+
+
+def test_a_device_map_goes_to_the_loader(capsys, monkeypatch):
+    seen = {}
+
+    def load(*_, **options):
+        seen.update(options)
+        return load_case("domino-shift")[0]
+
+    monkeypatch.setattr("dartree.stack.load_stack", load)
+    ids = ["--ids", "3,4", "--max-new-tokens", "2"]
+    assert run(capsys, "generate", *STACK, *ids, "--device-map", "auto")[0] == 0
+    assert seen["device_map"] == "auto" and seen["device"] is None
+    for wrong, words in (
+        (["--device-map", "auto", "--device", "cpu"], "either device or device_map"),
+        (["--device-map", "auto", "--compile"], "combined with --compile head only"),
+        (["--device-map", "tensor-parallel"], "is for dartree paper only"),
+    ):
+        status, _, err = run(capsys, "generate", *STACK, *ids, *wrong)
+        assert status == 2 and words in err
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu", "python"])
+def test_running_out_of_memory_is_one_sentence(capsys, monkeypatch, kind):
+    def fill(*_, **__):
+        if kind == "python":
+            raise MemoryError
+        if kind == "cpu":
+            torch.empty(2**46)
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of\n1 GiB"
+        )
+
+    monkeypatch.setattr("dartree.stack.load_target_model", fill)
+    status, out, err = run(capsys, "generate", *STACK, "--ids", "3")
+    assert status == 1 and not out and err.count("\n") == 1 and "Traceback" not in err
+    for words in ("out of memory", "--device-map", "--dtype", "--budget"):
+        assert words in err
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr("dartree.stack.load_target_model", broken)
+    with pytest.raises(RuntimeError, match="shapes cannot"):
+        main(["generate", *STACK, "--ids", "3"])
 
 
 def test_options_are_not_abbreviated(capsys):
