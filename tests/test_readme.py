@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dartree.cli import build_parser, main
+from dartree.datasets import DATASETS
 from dartree.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +59,11 @@ def test_make_targets_exist():
 def test_linked_files_exist():
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", TEXT) + re.findall(r"`(data/[\w./]+)`", TEXT):
         assert (ROOT / link).exists(), link
+
+
+def test_every_data_set_is_named_with_its_place():
+    for name, source in DATASETS.items():
+        assert re.search(rf"`{name}`\s\({source.path}[,)]", TEXT), name
 
 
 def test_every_method_has_its_row():
