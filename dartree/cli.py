@@ -384,7 +384,8 @@ def _memory_arguments(args: argparse.Namespace, stack, row: dict[str, Any]) -> l
     line = ["--ids", ids, "--max-new-tokens", args.max_new_tokens]
     for name in (
         "stack", "target", "drafter", "dflash", "dtype", "device", "device_map", "threads",
-        "temperature", "seed", "top_p", "top_k", "min_p", *TREE_OPTIONS, "normalise", "score_temperature",
+        "temperature", "seed", "top_p", "top_k", "min_p",
+        *TREE_OPTIONS, "normalise", "score_temperature",
     ):  # fmt: skip
         if getattr(args, name) is not None:
             line += [f"--{name.replace('_', '-')}", getattr(args, name)]

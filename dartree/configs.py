@@ -237,6 +237,15 @@ def check_pair(
             )
 
 
+def check_headless(config: DrafterConfig, name: str) -> None:
+    """CheckpointError where a drafter that is to draft by its marginals has a head."""
+    if config.head != "none":
+        raise CheckpointError(
+            f"dflash must be a drafter without a correction head, got {name}, which has a "
+            f"{config.head} head."
+        )
+
+
 def _refuse_unsupported(fields: _Fields, source: str) -> None:
     """CheckpointError for whatever would silently change what the drafter computes."""
     refuse_quantised({"quantization_config": fields.get("quantization_config")}, source)

@@ -47,7 +47,7 @@ class DataSet:
     """Where a public data set lies and how its rows become prompts.
 
     ``rows`` is how many rows the split has: the sample is drawn from all of them. ``samples`` is n
-    of the evaluation; ``fields`` names what ``turns`` reads of a row.
+    of the evaluation; ``fields`` names what ``turns`` reads of a row, to make ``turns_each`` of it.
     """
 
     path: str
@@ -57,6 +57,7 @@ class DataSet:
     samples: int
     fields: tuple[str, ...]
     turns: Callable[[Mapping[str, Any]], Iterable[str]]
+    turns_each: int = 1
 
 
 def _code(row: Mapping[str, Any]) -> list[str]:
@@ -81,7 +82,7 @@ DATASETS = {
                     ("prompt",),
                     lambda row: [row["prompt"]]),
     "mt-bench": DataSet("HuggingFaceH4/mt_bench_prompts", None, "train", 80, 80, ("prompt",),
-                        lambda row: list(row["prompt"])),
+                        lambda row: list(row["prompt"]), turns_each=2),
     "alpaca": DataSet("tatsu-lab/alpaca", None, "train", 52002, 128, ("instruction", "input"),
                       _instruction),
 }  # fmt: skip

@@ -97,6 +97,18 @@ def estimate(
     )
 
 
+def target_bytes(target: dict[str, Any], value_bytes: int = 2) -> int:
+    """Bytes of a target's weights, by its config.json; tied tables count once."""
+    with torch.device("meta"):
+        return value_bytes * _parameters(_target_model(target))
+
+
+def drafter_bytes(drafter: DrafterConfig, value_bytes: int = 2) -> int:
+    """Bytes of the weights of a drafter and its head."""
+    modules = [part for part in empty_drafter(drafter) if isinstance(part, nn.Module)]
+    return value_bytes * sum(map(_parameters, modules))
+
+
 def _target_model(target: dict[str, Any]) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -21,7 +21,7 @@ from dartree.checkpoints import (
     weight_files,
 )
 from dartree.checks import CheckpointError, first_line, instance
-from dartree.configs import check_pair, read_json
+from dartree.configs import check_headless, check_pair, read_json
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find_part
@@ -268,11 +268,8 @@ def _check_pairs(sources: dict[str, Source]) -> None:
             continue
         config = read_drafter_config(source.folder)
         check_pair(config, raw, source.name, target.name)
-        if part == "dflash" and config.head != "none":
-            raise CheckpointError(
-                f"dflash must be a drafter without a correction head, got {source.name}, which has "
-                f"a {config.head} head."
-            )
+        if part == "dflash":
+            check_headless(config, source.name)
 
 
 def pair_with_model(model: Any, source: Source) -> Pairing:

@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--temperatures", default="0,1", metavar="T,T")
     what.add_argument(
-        "--datasets", metavar="a,b,...", help="default: the paper's seven; names or .jsonl files"
-    )
+        "--datasets", metavar="a,b,...", help="of gsm8k, math500, aime25, humaneval, mbpp, "
+        "mt-bench, alpaca (default: all), or .jsonl files",
+    )  # fmt: skip
     what.add_argument("--methods", metavar="a,b,...", help="default: those of the paper's Table 1")
     what.add_argument("--limit", metavar="N", help="prompts per data set (default: the paper's)")
     what.add_argument("--max-new-tokens", metavar="N", help="default 2048; 64 in a rehearsal")
@@ -52,19 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "starts one process on a machine without GPUs).",
     )  # fmt: skip
     where.add_argument("--out", default="build/paper", metavar="DIR", help="records and tables")
-    where.add_argument("--data", metavar="DIR", help="local copies of data sets, NAME.jsonl")
+    where.add_argument(
+        "--data", metavar="DIR", help="local copies of data sets, NAME.jsonl: rows of the public "
+        "set, or objects with id and turns, a list of texts",
+    )  # fmt: skip
     where.add_argument("--dtype", help="bfloat16 (default on a GPU), float32 (on a CPU), ...")
-    where.add_argument("--device", help="default: this process's GPU, or the CPU")
+    where.add_argument("--device", help="cuda: this process's GPU (default), cuda:1, cpu, ...")
     where.add_argument(
         "--device-map", metavar="MAP", help="a target too large for one GPU: auto, ... puts layers "
         "on several; tensor-parallel splits every layer over the processes of torchrun",
     )  # fmt: skip
     where.add_argument("--threads", metavar="N", help="CPU threads")
+    where.add_argument(
+        "--dry-run", action="store_true", help="say what would be fetched, loaded and run, the "
+        "memory it takes and what is missing; fetches and writes nothing",
+    )  # fmt: skip
     where.add_argument("--tables", action="store_true", help="only the tables of what is there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command's grid and print its tables."""
+    from dartree.files import check_output
+    from dartree.paper.dry import dry_run, plan
+    from dartree.paper.prompts import rows_of
     from dartree.paper.run import identify, missing, place, run_grid
     from dartree.paper.store import read_records
     from dartree.tensor_parallel import TENSOR_PARALLEL, leave
@@ -76,16 +87,16 @@ def run(args: argparse.Namespace) -> int:
     grid = make_grid(args)
     if args.tables:
         return _tables(out, read_records(out))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out cannot be made, got {args.out!r}: {error.strerror}.") from None
     placing = _placing(args, local)
-    grid = replace(grid, rows=_rows(args, out))  # last: it may have to fetch them
+    if args.dry_run:
+        return 0 if rank else dry_run(grid, args, out, world, placing)
+    check_output("out", out, folder=True)
+    grid = replace(grid, rows=rows_of(args, out))  # last: it may have to fetch them
+    out.mkdir(parents=True, exist_ok=True)
     together = args.device_map == TENSOR_PARALLEL  # all processes make the same round
     share = (0, 1) if together else (rank, world)
     if rank == 0:
-        print(_plan(grid, world), file=sys.stderr)
+        print(plan(grid, world), file=sys.stderr)
     silent = together and rank > 0
     _with_bar(_share(grid, *share), rank, silent, lambda progress: run_grid(
         grid, out, rank=share[0], world=share[1], progress=progress, write=not silent,
@@ -106,12 +117,12 @@ def run(args: argparse.Namespace) -> int:
 def make_grid(args: argparse.Namespace) -> Grid:
     """The grid that the options ask for, its prompts left out."""
     from dartree.checks import non_negative, positive_int
-    from dartree.methods import check_method
-    from dartree.paper.grid import METHODS, Grid
+    from dartree.methods import TABLE
+    from dartree.paper.grid import METHODS, Grid, names_of
     from dartree.settings import TreeSettings
 
     _refuse_contradictions(args)
-    methods = [m.strip() for m in _given(args.methods, ",".join(METHODS)).split(",")]
+    methods = names_of(_given(args.methods, ",".join(METHODS)), list(TABLE), "methods")
     temperatures = [non_negative("temperatures", _real(t)) for t in args.temperatures.split(",")]
     if args.limit is not None:
         positive_int("limit", integer("limit", args.limit))
@@ -120,7 +131,7 @@ def make_grid(args: argparse.Namespace) -> Grid:
         models=_models(args),
         rows={},
         temperatures=tuple(dict.fromkeys(temperatures)),
-        methods=tuple(dict.fromkeys(["ar", *map(check_method, methods)])),
+        methods=tuple(dict.fromkeys(["ar", *methods])),
         settings=tree_settings(args, TreeSettings()),
         max_new_tokens=positive_int("max_new_tokens", integer("max_new_tokens", length)),
         seed=integer("seed", args.seed),
@@ -141,6 +152,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
                 f"{void[0]} cannot be given in a rehearsal, which runs the bundled stack on local "
                 f"prompts, got {getattr(args, void[0])!r}."
             )
+    if args.tables and args.dry_run:
+        raise ValueError("give either tables or dry_run, not both.")
     if own and args.models is None and (args.target is None or args.drafter is None):
         raise ValueError("target and drafter must be given together.")
     if args.device_map is not None and args.device is not None:
@@ -173,51 +186,6 @@ def _models(args: argparse.Namespace) -> tuple[Model, ...]:
     return tuple(replace(MODELS[name], **own) for name in names)
 
 
-def _rows(args: argparse.Namespace, out: Path) -> dict[str, list]:
-    """Prompts by data set; what was fetched is kept in ``out`` and not fetched again."""
-    from dartree.datasets import DATASETS
-
-    limit = None if args.limit is None else int(args.limit)
-    find = _rehearsal_set if args.rehearsal else lambda name: _public_set(name, args.data, out)
-    default = "arithmetic,code,prose,two-turns" if args.rehearsal else ",".join(DATASETS)
-    rows: dict[str, list] = {}
-    for name in dict.fromkeys(n.strip() for n in _given(args.datasets, default).split(",")):
-        found = find(name)
-        if found[0].dataset in rows:
-            raise ValueError(f"datasets has {found[0].dataset!r} twice.")
-        rows[found[0].dataset] = found[:limit]
-    return rows
-
-
-def _rehearsal_set(name: str) -> list:
-    from dartree.datasets import load_dataset
-    from dartree.paper.rehearsal import rehearsal_rows
-
-    bundled = rehearsal_rows()
-    if name in bundled:
-        return bundled[name]
-    if not name.endswith(".jsonl"):
-        raise ValueError(
-            f"datasets of a rehearsal must be among {', '.join(bundled)}, or .jsonl files, got "
-            f"{name!r}."
-        )
-    return load_dataset(name)
-
-
-def _public_set(name: str, data: str | None, out: Path) -> list:
-    from dartree.datasets import DATASETS, load_dataset, save_rows
-
-    kept = out / "prompts"
-    places = [
-        place for place in (data, kept) if place and (Path(place) / f"{name}.jsonl").is_file()
-    ]
-    found = load_dataset(name, places[0] if places else data)
-    if name in DATASETS and not (kept / f"{name}.jsonl").exists():
-        kept.mkdir(parents=True, exist_ok=True)
-        save_rows(found, kept / f"{name}.jsonl")
-    return found
-
-
 def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     """What `load_stack` needs besides names; this process's own GPU where none is named."""
     import torch
@@ -229,6 +197,8 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     if args.threads is not None:
         torch.set_num_threads(positive_int("threads", integer("threads", args.threads)))
     device = args.device
+    if device == "cuda":  # without an index: every process has its own
+        device = f"cuda:{local}"
     alone = args.device_map in (None, TENSOR_PARALLEL)
     if device is None and alone and torch.cuda.is_available():
         device = f"cuda:{local}"
@@ -236,19 +206,13 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
 
 
 def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]) -> Stack:
-    from dartree import memory, public
-    from dartree.configs import parse_drafter_config
+    from dartree.paper.dry import memory_line
     from dartree.paper.run import load_model
 
-    for drafter in (model.drafter, model.dflash):  # said before anything is loaded
-        if drafter in public.DRAFTERS:
-            target, raw = public.DRAFTERS[drafter]
-            need = memory.estimate(
-                public.target_config(target), parse_drafter_config(raw), settings, 4096
-            )
-            line = memory.table(need) if drafter == model.drafter else memory.gib(need.drafter)
-            what = model.name if drafter == model.drafter else "its drafter for dflash and ddtree"
-            print(f"{what}, bfloat16, 4096 tokens: {line}", file=sys.stderr)
+    try:  # said before anything is loaded
+        print(memory_line(model, settings, placing["dtype"]), file=sys.stderr)
+    except ValueError:  # its configs are not here yet, or not in order: loading says what is wrong
+        pass
     stack = load_model(model, **placing)
     _warn_of_another_size(model, stack.target.config.hidden_size)
     for part, source in stack.sources.items():
@@ -270,16 +234,6 @@ def _warn_of_another_size(model: Model, hidden_size: int) -> None:
             f"{model.target} is not {named.target}: its hidden_size is {hidden_size}, not {want}; "
             f"do not compare it with what was published for {model.name}.", file=sys.stderr,
         )  # fmt: skip
-
-
-def _plan(grid: Grid, world: int) -> str:
-    sets = ", ".join(f"{name} {len(rows)}" for name, rows in grid.rows.items())
-    names = ", ".join(m.name for m in grid.models)
-    return (
-        f"{len(grid)} runs in {world} process(es): models {names}; T = "
-        f"{', '.join(f'{t:g}' for t in grid.temperatures)}; {sets} prompts; methods "
-        f"{', '.join(grid.methods)}; up to {grid.max_new_tokens} new tokens each."
-    )
 
 
 def _share(grid: Grid, rank: int, world: int) -> int:
@@ -313,9 +267,19 @@ def _tables(out: Path, records: list[dict[str, Any]]) -> int:
     write_atomically(out / "tables.csv", tables.to_csv(tables.rows(found, published)))
     write_atomically(out / "tables.txt", text + "\n")
     print(text)
-    versions = {tuple(sorted(r["versions"].items())) for r in records}
-    machines = {tuple(sorted(r["machine"].items())) for r in records}
-    if len(versions) > 1 or len(machines) > 1:
-        print(f"{len(versions)} sets of versions and {len(machines)} machines made these records: "
-              "do not compare their times.", file=sys.stderr)  # fmt: skip
+    if told := _what_differs(records):
+        print(f"These records were made with different {told}: do not compare their times.",
+              file=sys.stderr)  # fmt: skip
     return 0
+
+
+def _what_differs(records: list[dict[str, Any]]) -> str:
+    """ "name (value, value)" of every version and property of the machines that is not one."""
+    values: dict[str, list[Any]] = {}
+    for name, value in (
+        pair for r in records for k in ("versions", "machine") for pair in r[k].items()
+    ):
+        seen = values.setdefault(name, [])
+        if value not in seen:
+            seen.append(value)
+    return "; ".join(f"{n} ({', '.join(map(str, v))})" for n, v in values.items() if len(v) > 1)

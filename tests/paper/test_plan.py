@@ -1,0 +1,156 @@
+"""`dartree paper` before and after its runs: dry runs, places, folders, what differs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+import torch
+
+from dartree import hub, public
+from dartree.cli import build_parser, main
+from dartree.datasets import DATASETS
+from dartree.paper.commands import _placing
+from dartree.paper.store import read_records
+from tests.conftest import DATA
+from tests.reference import headless
+
+CASE = DATA / "domino-shift"
+OWN = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
+SMALL = ["--methods", "dartree", "--max-new-tokens", "4", "--temperatures", "0"]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "ids.jsonl"
+    path.write_text('{"id": "a", "ids": [3, 4, 5]}\n{"id": "b", "ids": [9, 8]}\n')
+    return path
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """A hub without local copies that may be asked for its address and nothing else."""
+
+    def download(name, local_files_only=False, **_):
+        assert local_files_only, f"{name} was to be fetched"
+        raise OSError("not here")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setattr("dartree.paper.dry._no_network", lambda _: "it does not answer")
+
+
+def test_a_dry_run_of_the_papers_table(no_network, tmp_path, monkeypatch, capsys):
+    """Runs, checkpoints with their sizes, memory, sets and what is missing; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "--dry-run"]) == 1
+    out = capsys.readouterr().out
+    assert "20784 runs" in out and not list(tmp_path.iterdir())
+    for drafter, (target, _) in public.DRAFTERS.items():
+        if "dspark" not in drafter:
+            assert f"{target} @ its newest commit, to be fetched, about " in out
+            assert f"{drafter} @ {hub.PINNED.get(drafter, 'its newest commit')}, to be f" in out
+    # The files of the public descriptions, in bf16: 4.02 and 8.19 billion values.
+    assert "4B target: Qwen/Qwen3-4B @ its newest commit, to be fetched, about 8.0 GB" in out
+    assert "8B target: Qwen/Qwen3-8B @ its newest commit, to be fetched, about 16.4 GB" in out
+    assert all(f"  {name}: " in out for name in DATASETS) and out.count("from the hub") == 7
+    assert "missing: the package datasets" in out and "network: it does not answer" in out
+    fetched = [float(n) for n in re.findall(r"about ([\d.]+) GB", out)]
+    assert f"disk: {sum(fetched):.0f}" in out.replace(".0 GB", " GB")
+
+
+def test_a_dry_run_on_folders_has_all_and_one_prompt_less_to_do(
+    no_network, tmp_path, capsys, prompts
+):
+    call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
+    assert main([*call, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "4 runs in 1 process" in out and "Nothing is missing." in out
+    assert "ids: 2 prompts, here" in out and "0.0 MB to be fetched" in out
+    assert not (tmp_path / "out").exists()
+    assert main([*call, "--limit", "1"]) == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    capsys.readouterr()
+    assert main([*call, "--dry-run"]) == 0
+    assert "2 of them have their records" in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dflash", str(CASE / "drafter")], "without a correction head"),
+        (["--dflash", str(CASE / "target")], "is a target's config"),
+        (["--drafter", "/none"], "/none is neither a folder nor a hub id"),
+        (["--target", str(DATA / "dspark-vanilla" / "drafter")], "made for another target"),
+        (["--device", "cuda:77"], "device must be one that torch can use"),
+        (["--drafter", "me/unknown"], "config is not known"),
+    ],
+    ids=lambda v: str(v)[-40:],
+)
+def test_a_dry_run_names_what_would_be_refused(
+    no_network, options, words, tmp_path, capsys, prompts
+):
+    call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
+    assert main([*call, "--dry-run", *options]) == 1
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if "missing: " in line and words in line]) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_in_a_rehearsal_and_with_its_own_drafter(no_network, tmp_path, capsys, prompts):
+    assert main(["paper", "--rehearsal", "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    assert "tiny dflash: " in capsys.readouterr().out
+    own = headless(tmp_path / "own")
+    assert main(["paper", *OWN, "--dflash", str(own), "--datasets", str(prompts), "--dry-run"]) == 0
+    assert "for the drafter of dflash and ddtree" in capsys.readouterr().out
+
+
+def test_every_process_has_a_gpu_of_its_own(monkeypatch):
+    """Named without an index, or not named at all; an index is kept."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+
+    def device(*options):
+        return _placing(build_parser().parse_args(["paper", *options]), 3)["device"]
+
+    assert device() == device("--device", "cuda") == "cuda:3"
+    assert device("--device-map", "tensor-parallel", "--device", "cuda") == "cuda:3"
+    assert device("--device", "cuda:1") == "cuda:1" and device("--device", "cpu") == "cpu"
+    assert device("--device-map", "auto") is None
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(no_network, tmp_path, capsys):
+    out = tmp_path / "deep" / "out"
+    assert main(["paper", *OWN, "--datasets", "gsm8k", "--out", str(out)]) == 2
+    assert "needs the package datasets" in capsys.readouterr().err
+    assert not (tmp_path / "deep").exists()
+
+
+def test_other_threads_are_no_other_machine(tmp_path, capsys, prompts):
+    """What differs between the records is named, with its values."""
+    call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
+    before = torch.get_num_threads()
+    try:
+        assert main([*call, "--threads", "1", "--limit", "1"]) == 0
+        assert "were made with different" not in capsys.readouterr().err
+        assert main([*call, "--threads", "2"]) == 0
+    finally:
+        torch.set_num_threads(before)
+    assert "were made with different threads (1, 2): do not compare" in capsys.readouterr().err
+    path = tmp_path / "out" / "part-000.jsonl"
+    records = read_records(tmp_path / "out")
+    records[0]["versions"]["torch"] = "0.1"
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    assert main([*call, "--tables"]) == 0
+    assert f"torch (0.1, {torch.__version__}); threads (1, 2)" in capsys.readouterr().err
+
+
+def test_the_help_names_the_data_sets_and_their_format(capsys):
+    with pytest.raises(SystemExit):
+        main(["paper", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"of {', '.join(DATASETS)} (default: all)" in out
+    assert "objects with id and turns" in out
