@@ -136,13 +136,18 @@ def _asked(grid: Grid, row: Row) -> dict[str, Any]:
 def _check(record: dict[str, Any], asked: dict[str, Any]) -> None:
     """ValueError where ``record`` was made for something else than what is asked for now."""
     for name, value in asked.items():
-        if record["asked"].get(name) != value:
-            where = record["cell"]
-            raise ValueError(
-                f"out holds a record of {where['model']}, {where['id']}, {record['method']} with "
-                f"another {name} ({record['asked'].get(name)}, now {value}): give another out, "
-                "or --tables for what is there."
-            )
+        theirs = record["asked"].get(name)
+        if theirs == value:
+            continue
+        if isinstance(theirs, dict) and isinstance(value, dict):  # what agrees is left out
+            parts = [key for key in theirs | value if theirs.get(key) != value.get(key)]
+            theirs, value = ({k: d.get(k) for k in parts} for d in (theirs, value))
+        where = record["cell"]
+        raise ValueError(
+            f"out holds a record of {where['model']}, {where['id']}, {record['method']} with "
+            f"another {name} ({theirs}, now {value}): give another out, or --tables for what is "
+            "there."
+        )
 
 
 class _Runner:

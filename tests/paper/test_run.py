@@ -134,7 +134,10 @@ def test_a_finished_grid_loads_nothing_and_a_larger_one_adds(tmp_path, stack, wh
     [
         (dict(max_new_tokens=7), "another max_new_tokens .6, now 7."),
         (dict(seed=1), "another seed"),
-        (dict(settings=dartree.TreeSettings(budget=9)), "another settings"),
+        (
+            dict(settings=dartree.TreeSettings(budget=9)),
+            "another settings .{'budget': 64}, now {'budget': 9}",
+        ),
         (dict(rows={"first": [Row("first-0", "first", ([1, 2],))]}), "another prompt"),
     ],
     ids=str,
@@ -183,7 +186,7 @@ def test_a_finished_run_still_checks_its_checkpoints(finished, tmp_path, capsys,
     save_file(tensors | {"fc.weight": tensors["fc.weight"] + 1}, weights)
     capsys.readouterr()
     for folder, options, words in (
-        ("b", [], "another sources"),
+        ("b", [], "another sources ({'drafter': 'sha256:"),
         ("a", ["--dtype", "bfloat16"], "another dtype (float32, now bfloat16)"),
         ("a", ["--dflash", str(CASE.parent / "dflash" / "drafter")], "another sources"),
         ("none", [], "neither a folder nor a hub id"),
