@@ -56,7 +56,7 @@ ifeq "$(TORCH)" "cpu"
 	  "$$(sed -n 's/^\(torch==[0-9.]*\).*/\1/p' requirements.lock)"
 endif
 	$(PIP) install -r requirements.lock
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 ifeq "$(TORCH)" "cuda"
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.version.cuda)' || { \
 	  echo "TORCH=cuda: pip found only a torch without CUDA; see pytorch.org for this system" >&2; \
@@ -92,7 +92,7 @@ $(COMPAT_STAMP): requirements.lock pyproject.toml Makefile
 	  requirements.lock > .venv-compat/requirements.txt
 	echo 'transformers==$(COMPAT)' >> .venv-compat/requirements.txt
 	$(COMPAT_PY) -m pip --disable-pip-version-check install -r .venv-compat/requirements.txt
-	$(COMPAT_PY) -m pip --disable-pip-version-check install --no-deps --no-build-isolation --editable .
+	$(COMPAT_PY) -m pip --disable-pip-version-check install --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	@touch $(COMPAT_STAMP)
 
 test-compat: $(COMPAT_STAMP)

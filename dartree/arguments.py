@@ -10,6 +10,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dartree.settings import TreeSettings
     from dartree.stack import Stack
 
@@ -115,6 +117,32 @@ def check_early(args: argparse.Namespace, methods: list[str]) -> None:
     options = sampling(args)
     positive_int("max_new_tokens", options.pop("max_new_tokens"))
     Chooser(**options)
+
+
+def method_names(text: str) -> list[str]:
+    """Methods in a comma-separated list, each once."""
+    from dartree.settings import METHODS, check_method
+
+    names = list(dict.fromkeys(name.strip() for name in text.strip(" ,").split(",")))
+    if names == [""]:
+        raise ValueError(f"methods must name one or more of {', '.join(METHODS)}, got none.")
+    return [check_method(name) for name in names]
+
+
+def prompt_files(path: str | None) -> list[Path]:
+    """The prompts file that was given, or the bundled ones."""
+    from pathlib import Path
+
+    from dartree.stack import data_dir
+
+    return sorted((data_dir() / "prompts").glob("*.jsonl")) if path is None else [Path(path)]
+
+
+def prompt_rows(files: list[Path], limit: int | None = None) -> list[dict[str, Any]]:
+    """Rows of all ``files``; ``limit`` keeps the first of each domain of a file."""
+    from dartree.compare import load_prompts
+
+    return [row for file in files for row in load_prompts(file, limit)]
 
 
 def load(args: argparse.Namespace) -> Stack:

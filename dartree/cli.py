@@ -13,6 +13,9 @@ from dartree.arguments import (
     check_early,
     integer,
     load,
+    method_names,
+    prompt_files,
+    prompt_rows,
     sampling,
     sampling_arguments,
     stack_arguments,
@@ -116,8 +119,9 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--limit", default="4", metavar="N", help="prompts per domain (default 4)")
     bench.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
     bench.add_argument("--repeats", default="5", metavar="R", help="timed repeats (default 5)")
-    bench.add_argument("--tuned", action="store_true", help="each method at the settings that were "
-                       "fastest for it, from the stack's card")  # fmt: skip
+    bench.add_argument("--tuned", nargs="?", const="", metavar="FILE", help="each method at the "
+                       "settings that were fastest for it: those in the stack's card, or in a FILE "
+                       "of `dartree tune --json`")  # fmt: skip
     bench.add_argument("--no-compile", action="store_true", help="leave ar-compiled out")
     bench.add_argument(
         "--memory", action="store_true", help="also peak resident memory, and memory by stage"
@@ -131,6 +135,12 @@ def build_parser() -> argparse.ArgumentParser:
     tree_arguments(bench)
     sampling_arguments(bench, max_new_tokens=128)
     bench.set_defaults(handler=_bench)
+
+    from dartree import tune as tuner
+
+    tune = commands.add_parser("tune", help="find each method's fastest settings on this machine")
+    tuner.add_arguments(tune)
+    tune.set_defaults(handler=tuner.run)
 
     figures = commands.add_parser("figures", help="run the notebooks and write figures/")
     from dartree import reports
@@ -242,36 +252,23 @@ def _generate(args: argparse.Namespace) -> int:
 def _many(args: argparse.Namespace) -> tuple[list[str], int, list[dict]]:
     """Methods, repeats and prompts of a command over many prompts, all checked."""
     from dartree.checks import positive_int
-    from dartree.compare import load_prompts
     from dartree.files import check_output
     from dartree.methods import METHODS
 
-    methods = list(METHODS)
-    if args.methods is not None:
-        methods = list(dict.fromkeys(m.strip() for m in args.methods.strip(" ,").split(",")))
-        if methods == [""]:
-            raise ValueError(f"methods must name one or more of {', '.join(METHODS)}, got none.")
+    methods = list(METHODS) if args.methods is None else method_names(args.methods)
     check_early(args, methods)
     limit = None
     if args.limit is not None:
         limit = positive_int("limit", integer("limit", args.limit))
     repeats = positive_int("repeats", integer("repeats", args.repeats))
-    prompts = [row for file in _prompt_files(args) for row in load_prompts(file, limit)]
+    prompts = prompt_rows(prompt_files(args.prompts), limit)
     check_output("json", args.json)
     return methods, repeats, prompts
 
 
-def _prompt_files(args: argparse.Namespace) -> list[Path]:
-    from dartree.stack import data_dir
-
-    if args.prompts is not None:
-        return [Path(args.prompts)]
-    return sorted((data_dir() / "prompts").glob("*.jsonl"))
-
-
 def _prompts_file(args: argparse.Namespace) -> str:
     """How tables name the prompts: by files, without the folders of this machine."""
-    names = ", ".join(file.name for file in _prompt_files(args))
+    names = ", ".join(file.name for file in prompt_files(args.prompts))
     return names if args.prompts is not None else f"bundled: {names}"
 
 
@@ -338,7 +335,7 @@ def _bench(args: argparse.Namespace) -> int:
         if name not in SWEEPS:
             raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
     for option in ("tuned", "memory", "no_compile"):
-        if args.sweep and getattr(args, option):
+        if args.sweep and getattr(args, option) not in (None, False):
             raise ValueError(f"sweep cannot be combined with --{option.replace('_', '-')}.")
     if args.device_map and not (args.no_compile or args.sweep):
         raise ValueError("device_map needs --no-compile: a graph of the target has one device.")
@@ -346,7 +343,7 @@ def _bench(args: argparse.Namespace) -> int:
         raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
     stack = load(args)
     settings: Any = tree_settings(args, stack.settings)
-    if args.tuned:
+    if args.tuned is not None:
         settings = _tuned(args, stack)
     if args.sweep:
         chosen = None if args.methods is None else methods
@@ -393,8 +390,14 @@ def _memory_arguments(args: argparse.Namespace, stack, row: dict[str, Any]) -> l
 
 
 def _tuned(args: argparse.Namespace, stack) -> dict[str, Any]:
+    from dartree.settings import TreeSettings
+
     if any(getattr(args, name) is not None for name in TREE_OPTIONS):
         raise ValueError("tuned gives the settings itself; leave out --sweep and tree settings.")
+    if args.tuned:
+        from dartree.analysis.tuning import read_tuning, winners
+
+        return {m: TreeSettings(**s) for m, s in winners(read_tuning(args.tuned)).items()}
     if not stack.tuned:
         raise ValueError(f"stack {stack.name!r} has no tuned settings; its card lists none.")
     return stack.tuned

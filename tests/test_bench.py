@@ -10,7 +10,6 @@ import torch
 
 import dartree
 from dartree import baselines, bench
-from dartree.analysis import tuning
 from dartree.cli import main
 from dartree.clock import STAGES
 from dartree.settings import TreeSettings
@@ -223,29 +222,6 @@ def test_methods_run_at_settings_of_their_own(stack):
     assert rounds["heap"] == stack.settings.budget
     text = bench.format_bench(result)
     assert "dartree: W 2, K 64, B 3" in text.replace("K 29", "K 64") and "domino: depth 2" in text
-
-
-def test_tuning_ranks_what_it_timed(stack, monkeypatch):
-    for name, values in (("DEPTHS", (1, 3)), ("BUDGETS", (2, 5, 9)), ("SHAPES", ((2, 4, 0.5),))):
-        monkeypatch.setattr(tuning, name, values)
-    trials = tuning.tune(stack, ROWS, max_new_tokens=8)
-    assert set(trials) == {*tuning.CHAINS, *tuning.TREES}
-    assert {m: len(rows) for m, rows in trials.items()} == {
-        **dict.fromkeys(tuning.CHAINS, 2), **dict.fromkeys(tuning.TREES, 3), "dartree": 5,
-    }  # fmt: skip
-    for method, rows in trials.items():
-        speeds = [row["tokens_per_second"] for row in rows]
-        assert speeds == sorted(speeds, reverse=True)
-        assert tuning.winners(trials)[method] == rows[0]["settings"]
-    assert {row["settings"]["budget"] for row in trials["heap"]} == {2, 5, 9}
-
-
-def test_tuned_settings_come_from_the_card_or_a_sentence_says_there_are_none(capsys):
-    line = ["bench", *STACK, "--limit", "1"]
-    assert main([*line, "--tuned", "--budget", "4"]) == 2
-    assert "leave out --sweep and tree settings" in capsys.readouterr().err
-    assert main([*line, "--tuned"]) == 2
-    assert "has no tuned settings" in capsys.readouterr().err
 
 
 def test_threads_above_the_cores_are_left_out(stack):

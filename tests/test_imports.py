@@ -43,7 +43,7 @@ LAYERS = (
     ("analysis", "training", "paper", "datasets"),
     ("plots",),
     ("gallery", "explore", "portable", "widgets"),
-    ("reports", "doctor", "stacks"),
+    ("reports", "doctor", "stacks", "tune"),
     ("cli",),
     ("__main__",),
 )

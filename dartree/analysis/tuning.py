@@ -2,65 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from dartree.compare import compare
-from dartree.settings import TreeSettings
+from dartree.checks import file_path
+from dartree.compare import compare, machine, versions
+from dartree.compiled import CompiledHead
+from dartree.configs import read_json
+from dartree.report_tables import number, run_on, text_table
+from dartree.settings import METHODS, TreeSettings, check_method
 from dartree.stack import Stack
 
 CHAINS = ("dflash", "domino")
 TREES = ("ddtree", "domino-ddtree", "heap", "dartree-fixed", "dartree")
-DEPTHS = (4, 6, 8, 12, 16)  # of chains: a shorter one costs fewer rows
-BUDGETS = (8, 12, 16, 24, 32, 48, 64)
-# (W, K, depth penalty) that `dartree` is tried with beside the stack's own, at its best budgets
-SHAPES = ((4, 64, 0.2), (8, 64, 0.2), (8, 16, 0.2), (12, 16, 0.2), (8, 64, 0.0), (12, 64, 0.0))
+PENALISED = ("heap", "dartree")  # methods with a depth penalty
+DEPTHS = (8, 12, 16)  # of chains: a shorter one costs fewer rows
+BUDGETS = (12, 16, 24, 32, 40, 48, 64, 96)
+# (W, K) that `dartree` is tried with beside the stack's own, at its best budgets and penalty
+SHAPES = ((4, 32), (6, 32), (8, 32), (8, 64), (12, 32), (16, 64))
 BEST = 2  # budgets with which the shapes are tried
+FINALISTS = 3  # settings of a method that are timed again
 
-Trial = dict[str, Any]  # settings, tau, tokens_per_second
+Trial = dict[str, Any]  # settings (as a dict), tau, tokens_per_second, repeats
+Row = Mapping[str, Any]
+
+
+def split_off(prompts: Sequence[Row], limit: int) -> list[Row]:
+    """The last ``limit`` prompts of each domain: `bench` takes its own from the beginning."""
+    domains = dict.fromkeys(row["domain"] for row in prompts)
+    return [row for d in domains for row in [r for r in prompts if r["domain"] == d][-limit:]]
 
 
 def tune(
     stack: Stack,
-    prompts: Sequence[dict[str, Any]],
+    prompts: Sequence[Row],
+    methods: Iterable[str] | None = None,
+    *,
     max_new_tokens: int = 96,
-    repeats: int = 1,
+    repeats: int = 3,
     progress: Callable[[str], None] = lambda text: None,
-) -> dict[str, list[Trial]]:
-    """Trials of each method, fastest first: {settings (as a dict), tau, tokens_per_second}.
+) -> dict[str, Any]:
+    """{methods: trials by method, fastest first, and on what they ran}.
 
-    Methods that share a setting are timed in turn in one run. Give prompts that are not those on
-    which the winners will be compared.
+    A trial: settings (as a dict), tau, tokens_per_second (mean over the domains) and repeats. All
+    settings are timed once, the methods that share one in turn; the FINALISTS fastest of each
+    method are then timed again, ``repeats`` times, all methods in turn, and stand first. Give
+    prompts that are not those on which the winners will be compared.
     """
-    found: dict[str, list[Trial]] = {}
+    chosen = [check_method(m) for m in (METHODS if methods is None else methods)]
+    found: dict[str, list[Trial]] = {m: [] for m in (*CHAINS, *TREES) if m in chosen}
+    facts: dict[str, Any] = {}
 
-    def run(settings: TreeSettings, methods: Sequence[str]) -> None:
-        progress(f"{', '.join(methods)}: {settings}")
+    def run(by_method: Mapping[str, TreeSettings], times: int = 1) -> dict[str, Trial]:
+        progress("; ".join(f"{m}: {_text(s)}" for m, s in by_method.items()))
         result = compare(
-            stack, prompts, methods, settings, max_new_tokens=max_new_tokens, repeats=repeats
-        )
-        for entry in result["methods"][1:]:
-            found.setdefault(entry["method"], []).append({
-                "settings": settings.to_dict(), "tau": entry["tau"],
-                "tokens_per_second": entry["tokens_per_second"],
-            })  # fmt: skip
+            stack, [dict(row) for row in prompts], list(by_method), dict(by_method),
+            max_new_tokens=max_new_tokens, repeats=times,
+        )  # fmt: skip
+        facts.update(on=run_on(result["methods"][0]))
+        return {
+            e["method"]: {
+                "settings": by_method[e["method"]].to_dict(), "tau": e["tau"],
+                "tokens_per_second": _mean_speed(e), "repeats": times,
+            }
+            for e in result["methods"][1:]
+        }  # fmt: skip
+
+    def scan(settings: TreeSettings, methods: Sequence[str]) -> None:
+        trials = run({m: settings for m in methods if m in found}) if {*methods} & {*found} else {}
+        for method, trial in trials.items():
+            found[method].append(trial)
 
     for depth in DEPTHS:
-        run(replace(stack.settings, depth=depth), CHAINS)
+        scan(replace(stack.settings, depth=depth), CHAINS)
     for budget in BUDGETS:
-        run(replace(stack.settings, budget=budget), TREES)
-    budgets = [trial["settings"]["budget"] for trial in _ranked(found["dartree"])[:BEST]]
-    for width, candidates, penalty in SHAPES:
-        for budget in budgets:
-            run(TreeSettings(width, candidates, budget, penalty), ["dartree"])
-    return {method: _ranked(trials) for method, trials in found.items()}
+        scan(replace(stack.settings, budget=budget, depth_penalty=0.0), TREES)
+        if stack.settings.depth_penalty:
+            scan(replace(stack.settings, budget=budget), PENALISED)
+    for trial in _ranked(found.get("dartree", []))[:BEST]:
+        for width, candidates in SHAPES:
+            best = TreeSettings(**trial["settings"])
+            scan(replace(best, width=width, candidates=candidates), ["dartree"])
+    ranked = {method: _ranked(trials) for method, trials in found.items()}
+    finals: dict[str, list[Trial]] = {method: [] for method in ranked}
+    for place in range(FINALISTS):
+        again = {m: TreeSettings(**t[place]["settings"]) for m, t in ranked.items() if t[place:]}
+        for method, trial in run(again, repeats).items() if again else ():
+            finals[method].append(trial)
+    return {
+        "methods": {m: _ranked(finals[m]) + t[FINALISTS:] for m, t in ranked.items()},
+        "stack": stack.name, **facts,
+        "compiled": "head" if isinstance(stack.head, CompiledHead) else "nothing",
+        "prompts": len(prompts), "max_new_tokens": max_new_tokens, "repeats": repeats,
+        "machine": machine(), "versions": versions(),
+    }  # fmt: skip
+
+
+def _mean_speed(entry: Mapping[str, Any]) -> float:
+    speeds = [d["tokens_per_second"] for d in entry["domains"].values()]
+    return statistics.fmean(speed for speed in speeds if speed is not None)
 
 
 def _ranked(trials: list[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: -trial["tokens_per_second"])
 
 
-def winners(trials: dict[str, list[Trial]]) -> dict[str, dict[str, Any]]:
+def _text(settings: TreeSettings) -> str:
+    depth = "" if settings.depth is None else f", depth {settings.depth}"
+    return (
+        f"W {settings.width}, K {settings.candidates}, B {settings.budget}, "
+        f"penalty {settings.depth_penalty:g}{depth}"
+    )
+
+
+def winners(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings of each method's fastest trial, as ``stack.json`` keeps them under "tuned"."""
-    return {method: rows[0]["settings"] for method, rows in trials.items()}
+    return {method: rows[0]["settings"] for method, rows in result["methods"].items()}
+
+
+def read_tuning(path: str | Path) -> dict[str, Any]:
+    """What `dartree tune --json` wrote; ValueError where a file is something else."""
+    found = read_json(file_path("tuned", path))
+    try:
+        for settings in winners(found).values():
+            TreeSettings(**settings)
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise ValueError(f"tuned must be a file of `dartree tune --json`, got {path}.") from None
+    return found
+
+
+HEAD = ("method", "place", "W", "K", "B", "depth", "penalty", "tau", "tokens/s", "tried")
+
+
+def trial_cells(method: str, place: str, trial: Trial, tried: int) -> list[str]:
+    """The cells of a trial below :data:`HEAD`; "-" for settings that the method does not have."""
+    s = trial["settings"]
+    own = {
+        "width": method == "dartree", "candidates": method in ("heap", "dartree", "dartree-fixed"),
+        "budget": method in TREES, "depth": method in CHAINS, "depth_penalty": method in PENALISED,
+    }  # fmt: skip
+    used = [f"{s[name]:g}" if mine and s[name] is not None else "-" for name, mine in own.items()]
+    speed = number(trial["tokens_per_second"], 0)
+    return [method, place, *used, number(trial["tau"]), speed, str(tried)]
+
+
+def format_tuning(result: Mapping[str, Any]) -> str:
+    """The finalists of each method as a text table, with their definitions."""
+    rows = [list(HEAD)]
+    for method, trials in result["methods"].items():
+        for place, trial in enumerate(trials[:FINALISTS], start=1):
+            rows.append(trial_cells(method, str(place), trial, len(trials)))
+    compiled = f"torch.compile: {result['compiled']}"
+    return (
+        f"{text_table(rows)}\n\n{result['on']}, {compiled}, {result['prompts']} prompts, up to "
+        f"{result['max_new_tokens']} new tokens, T = 0; {result['machine']['processor']}.\n"
+        "tokens/s: mean over the domains. tried: settings that were timed once; the fastest of "
+        f"them, here, were timed again, all methods in turn, median of {result['repeats']} repeats."
+    )

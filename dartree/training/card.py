@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dartree.analysis.tuning import tune, winners
+from dartree.analysis.tuning import read_tuning, winners
 from dartree.compare import compare, load_prompts, machine, versions
+from dartree.configs import read_json
 from dartree.entries import domain_tau, ms_per_round
 from dartree.files import write_atomically
 from dartree.settings import TreeSettings
@@ -33,7 +34,7 @@ AT_EQUAL_NODES = ("dflash", "domino", "ddtree", "heap", "dartree")
 AT_T_1 = ("dflash", "domino", "ddtree", "dartree")
 SAMPLED = 12  # prompts a domain at T = 1, for each seed
 EVALUATED = 16  # prompts of a text that the target was not made for
-TUNING_SHARE = 4  # prompts a domain for the tuned settings
+HEATED = 4  # prompts a domain for the score temperatures
 
 
 def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, float]]:
@@ -134,8 +135,7 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
     if main:
         card["quality"] = quality(stack.target.model, stack.tokenizer, held)
         card["training"] = curves(data / "stacks" / name / "logs")
-        mine = common.some_of_each(held, slice(-TUNING_SHARE, None))
-        card["tuned"] = tune(stack, mine)
+        mine = common.some_of_each(held, slice(-HEATED, None))
         card["easy_kinds"] = compared(stack, easy_kinds(), 64)
         card["score_temperatures"] = score_temperatures(stack, mine)
     card["greedy"] = {"64": compared(stack, prompts, 64),
@@ -149,18 +149,30 @@ def measure(name: str, data: Path, held: list[dict], limit: int, main: bool) -> 
     return card
 
 
-def keep_tuned(path: Path, card: dict) -> None:
-    """Write each method's fastest settings into stack.json, where `bench --tuned` reads them."""
-    if "tuned" in card:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        about["tuned"] = winners(card["tuned"])
-        write_atomically(path, json.dumps(about, indent=2) + "\n")
+def keep_tuned(stacks: Path, tuned: dict) -> Path:
+    """Put what `dartree tune` found into a stack's card.json, and each method's fastest settings
+    into its stack.json, where `bench --tuned` reads them; returns the stack's folder."""
+    place = stacks / tuned["stack"]
+    for name, indent, value in (("card", 1, tuned), ("stack", 2, winners(tuned))):
+        path = place / f"{name}.json"
+        about = json.loads(path.read_text(encoding="utf-8")) | {"tuned": value}
+        write_atomically(path, json.dumps(about, indent=indent) + "\n")
+    return place
+
+
+def write_text(place: Path) -> None:
+    """card.md from card.json."""
+    card = json.loads((place / "card.json").read_text(encoding="utf-8"))
+    write_atomically(place / "card.md", card_text.render(card))
+    print(f"card: {place / 'card.md'}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=32, help="prompts a domain (default 32)")
     parser.add_argument("--only", metavar="STACK", help="one stack of the two")
     parser.add_argument("--data", type=Path, help="data folder (default: data/ beside the runs)")
+    parser.add_argument("--tuned", type=Path, metavar="FILE", help="of `dartree tune --json`: only "
+                        "put its settings into the cards")  # fmt: skip
     parser.add_argument("--text-only", action="store_true", help="card.md anew from card.json")
 
 
@@ -173,13 +185,14 @@ def run(args: argparse.Namespace) -> None:
     names = (args.preset, f"{args.preset}-dspark")
     if args.only not in (None, *names):
         raise ValueError(f"only is {args.only!r}; it must be one of {', '.join(names)}")
+    if args.tuned:
+        return write_text(keep_tuned(data / "stacks", read_tuning(args.tuned)))
     for name in [args.only] if args.only else names:
         place = data / "stacks" / name
         if not args.text_only:
             held = list(common.read_jsonl(folder / "corpus" / "held.jsonl"))
             card = measure(name, data, held, args.limit, name == args.preset)
+            before = read_json(place / "card.json") if (place / "card.json").exists() else {}
+            card |= {"tuned": before["tuned"]} if "tuned" in before else {}
             write_atomically(place / "card.json", json.dumps(card, indent=1) + "\n")
-            keep_tuned(place / "stack.json", card)
-        card = json.loads((place / "card.json").read_text(encoding="utf-8"))
-        write_atomically(place / "card.md", card_text.render(card))
-        print(f"card: {place / 'card.md'}")
+        write_text(place)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from dartree.analysis.tuning import CHAINS
+from dartree.analysis.tuning import HEAD, trial_cells
 from dartree.report_tables import LOSSLESS, number
 from dartree.training.common import DOMAINS
 
@@ -140,23 +140,12 @@ def _evaluation(card: dict) -> dict:
             "methods": _table(["method", "tau", "tokens/s", "lossless"], rows)}  # fmt: skip
 
 
-def _tried(method: str, trials: list[dict]) -> Iterator[list]:
-    """Rows of the fastest and the slowest trial; "-" for settings that a method does not have."""
-    chain = method in CHAINS
-    for label, trial in (("fastest", trials[0]), ("slowest", trials[-1])):
-        s = trial["settings"]
-        yield [f"`{method}`", label, s["width"] if method == "dartree" else "-",
-               s["candidates"] if method in ("heap", "dartree", "dartree-fixed") else "-",
-               "-" if chain else s["budget"], s["depth"] if chain else "-",
-               f"{s['depth_penalty']:g}" if method in ("heap", "dartree") else "-",
-               number(trial["tau"]), number(trial["tokens_per_second"], 0),
-               len(trials)]  # fmt: skip
-
-
 def _tuned(card: dict) -> dict:
-    head = ["method", "", "W", "K", "B", "depth", "depth penalty", "tau", "tokens/s", "tried"]
-    rows = [row for method, trials in card["tuned"].items() for row in _tried(method, trials)]
-    return {"settings": _table(head, rows)}
+    tuned, rows = card["tuned"], []
+    for method, trials in tuned["methods"].items():
+        for place, trial in (("fastest", trials[0]), ("slowest", trials[-1])):
+            rows.append(trial_cells(method, place, trial, len(trials)))
+    return {"settings": _table(list(HEAD), rows), **tuned}
 
 
 def _score_temperatures(card: dict) -> dict:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
 
+from dartree.settings import TreeSettings
 from dartree.stack import data_dir
 from dartree.training import card, card_text, commands, evaluation, stack
 from dartree.training.stack import LOGS
@@ -99,3 +101,23 @@ def test_the_committed_cards_are_made_from_their_measurements(name):
     folder = data_dir() / "stacks" / name
     measured = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     assert card_text.render(measured) == (folder / "card.md").read_text(encoding="utf-8")
+
+
+def test_a_tuning_enters_card_and_stack(tmp_path, capsys):
+    place = tmp_path / "data" / "stacks" / "tiny"
+    place.mkdir(parents=True)
+    for name in ("card.json", "stack.json"):
+        shutil.copy(data_dir() / "stacks" / "tiny" / name, place / name)
+    settings = TreeSettings(width=3, budget=7).to_dict()
+    trial = {"settings": settings, "tau": 2.5, "tokens_per_second": 123.0, "repeats": 3}
+    tuned = {
+        "methods": {"dartree": [trial]}, "stack": "tiny", "on": "stack tiny, here",
+        "compiled": "head", "prompts": 24, "max_new_tokens": 96, "repeats": 3,
+    }  # fmt: skip
+    (tmp_path / "tuned.json").write_text(json.dumps(tuned))
+    data = str(tmp_path / "data")
+    assert commands.main(["card", "--data", data, "--tuned", str(tmp_path / "tuned.json")]) == 0
+    assert json.loads((place / "stack.json").read_text())["tuned"] == {"dartree": settings}
+    text = (place / "card.md").read_text()
+    assert "| dartree | fastest | 3 | 64 | 7 | - | 0 | 2.50 | 123 | 1 |" in text
+    assert "stack tiny, here, torch.compile: head, 24 prompts" in text

@@ -1,0 +1,95 @@
+"""Tuning: which settings are tried, how they are ranked, where they are read again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dartree
+from dartree.analysis import tuning
+from dartree.cli import main
+from tests.reference import prompt, random_stack
+
+ROWS = [{"id": f"{d}-{i}", "domain": d, "ids": prompt(4 + i)} for d in "ab" for i in range(3)]
+STACK = ["--stack", "tiny", "--threads", "1"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for name, values in (("DEPTHS", (1, 3)), ("BUDGETS", (2, 5, 9)), ("SHAPES", ((2, 4),))):
+        monkeypatch.setattr(tuning, name, values)
+
+
+def test_the_prompts_are_the_last_of_each_domain():
+    assert [row["id"] for row in tuning.split_off(ROWS, 1)] == ["a-2", "b-2"]
+    assert tuning.split_off(ROWS, 9) == ROWS
+
+
+def test_finalists_stand_first_and_both_parts_are_ranked(small):
+    stack = random_stack()
+    result = tuning.tune(stack, ROWS[::3], max_new_tokens=8, repeats=2)
+    trials = result["methods"]
+    assert {m: len(rows) for m, rows in trials.items()} == {
+        "dflash": 2, "domino": 2, "ddtree": 3, "domino-ddtree": 3, "heap": 6, "dartree-fixed": 3,
+        "dartree": 8,  # three budgets with two penalties, one shape at the two best
+    }  # fmt: skip
+    for method, rows in trials.items():
+        first, rest = rows[: tuning.FINALISTS], rows[tuning.FINALISTS :]
+        for part, repeats in ((first, 2), (rest, 1)):
+            speeds = [row["tokens_per_second"] for row in part]
+            assert speeds == sorted(speeds, reverse=True)
+            assert {row["repeats"] for row in part} <= {repeats}
+        assert tuning.winners(result)[method] == rows[0]["settings"]
+        settings = [tuple(row["settings"].items()) for row in rows]
+        assert len(set(settings)) == len(settings)
+    text = tuning.format_tuning(result)
+    assert "2 prompts, up to 8 new tokens" in text and "median of 2 repeats" in text
+
+
+def test_tau_of_a_trial_is_that_of_decoding(small):
+    stack = random_stack()
+    rows = tuning.tune(stack, ROWS[:2], ["dartree"], max_new_tokens=8, repeats=1)["methods"]
+    assert list(rows) == ["dartree"]
+    for trial in rows["dartree"]:
+        settings = dartree.TreeSettings(**trial["settings"])
+        outs = [dartree.generate(stack, row["ids"], settings=settings, max_new_tokens=8)
+                for row in ROWS[:2]]  # fmt: skip
+        rounds = [count for out in outs for count in out.accepted_per_round]
+        assert trial["tau"] == pytest.approx(sum(rounds) / len(rounds))
+
+
+def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
+    file = tmp_path / "tuned.json"
+    line = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "6"]
+    assert main(["tune", *STACK, *line, "--methods", "dflash,dartree", "--json", str(file)]) == 0
+    assert "dartree" in capsys.readouterr().out
+    own = tuning.winners(json.loads(file.read_text()))
+    out = tmp_path / "bench.json"
+    line += ["--no-compile", "--methods", "dartree", "--json", str(out)]
+    assert main(["bench", *STACK, *line, "--tuned", str(file)]) == 0
+    used = json.loads(out.read_text())["methods"][1]["settings"]
+    assert (used["width"], used["budget"]) == (own["dartree"]["width"], own["dartree"]["budget"])
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["tune", *STACK, "--methods", "ar"], "methods must be among dflash, domino"),
+        (["tune", *STACK, "--max-new-tokens", "1"], "max_new_tokens must be at least 2"),
+        (["tune", *STACK, "--limit", "0"], "limit must be"),
+        (["bench", *STACK, "--limit", "1", "--tuned", "README.md"], "README.md"),
+        (["bench", *STACK, "--limit", "1", "--tuned", "missing.json"], "missing.json"),
+    ],
+)
+def test_bad_input_is_one_sentence(line, sentence, capsys):
+    assert main(line) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_tuning_is_refused(tmp_path):
+    file = tmp_path / "x.json"
+    for text in ("{}", '{"methods": {"dartree": []}}', '{"methods": {"dartree": [{}]}}'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="file of `dartree tune --json`"):
+            tuning.read_tuning(file)
