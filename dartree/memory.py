@@ -12,6 +12,7 @@ from dartree.checkpoints import empty_drafter
 from dartree.checks import CheckpointError, first_line, positive_int
 from dartree.drafter import DrafterConfig
 from dartree.heads import TABLE_BYTES
+from dartree.packed import MOST_BYTES
 from dartree.settings import TreeSettings
 
 
@@ -21,6 +22,9 @@ class Estimate:
 
     target, drafter, head
         Weights; the drafter shares the target's embedding and lm_head.
+    packed
+        The second copy of linear layers in oneDNN's layout that a CPU makes in fp32
+        (:mod:`dartree.packed`); 0 elsewhere and where they weigh too much for it.
     head_tables
         What the head derives from its weights once: the joint matrix [M + 3G, G], and the GRU
         table [V, 3G] where it is small enough to be kept.
@@ -40,6 +44,7 @@ class Estimate:
     target: int
     drafter: int
     head: int
+    packed: int
     head_tables: int
     table_left_out: int
     cache: int
@@ -49,7 +54,8 @@ class Estimate:
     @property
     def total(self) -> int:
         """Weights, tables and cache, and the larger peak."""
-        fixed = self.target + self.drafter + self.head + self.head_tables + self.cache
+        weights = self.target + self.drafter + self.head + self.packed
+        fixed = weights + self.head_tables + self.cache
         return fixed + max(self.round_peak, self.prefill_peak)
 
 
@@ -71,6 +77,12 @@ def estimate(
         model = _target_model(target)
     body, head = empty_drafter(drafter)
     head_values = _parameters(head) if isinstance(head, nn.Module) else 0
+    linear = sum(
+        4 * m.weight.numel()
+        for part in (model, body)
+        for m in part.modules()
+        if isinstance(m, nn.Linear)
+    )
     wide, hidden = drafter.gru_hidden_dim, drafter.hidden_size
     joint = value_bytes * (drafter.emb_dim + 3 * wide) * wide
     gates = value_bytes * drafter.vocab_size * 3 * wide
@@ -85,6 +97,7 @@ def estimate(
         target=value_bytes * _parameters(model),
         drafter=value_bytes * _parameters(body),
         head=value_bytes * head_values,
+        packed=linear if value_bytes == 4 and linear <= MOST_BYTES else 0,
         head_tables=joint + kept,
         table_left_out=gates - kept,
         cache=value_bytes * 2 * row * rows,
@@ -156,9 +169,10 @@ def table(need: Estimate) -> str:
     weights = need.target + need.drafter + need.head
     left_out = need.table_left_out
     note = f" (a table V x 3G of {gib(left_out)} is not kept)" if left_out else ""
+    packed = f", on a CPU a packed copy {gib(need.packed)}" if need.packed else ""
     return (
         f"{gib(need.total)} in all: weights {gib(weights)} (target {gib(need.target)}, drafter "
-        f"{gib(need.drafter)}, head {gib(need.head)}), head tables {gib(need.head_tables)}{note}, "
+        f"{gib(need.drafter)}, head {gib(need.head)}){packed}, head tables {gib(need.head_tables)}{note}, "
         f"cache {gib(need.cache)}, peak of a round {gib(need.round_peak)}, of the prefill "
         f"{gib(need.prefill_peak)}"
     )

@@ -12,6 +12,7 @@ from dartree import public
 from dartree.cli import main
 from dartree.configs import parse_drafter_config
 from dartree.memory import estimate
+from dartree.packed import PackedLinear, pack
 from dartree.stage_memory import LiveBytes
 from tests.conftest import DATA
 from tests.reference import random_model, random_stack
@@ -30,6 +31,19 @@ def test_weights_are_exact(head, tied):
     assert need.target == bytes_of(model)
     assert need.drafter == bytes_of(stack.drafter)
     assert need.head == (bytes_of(stack.head) if head != "none" else 0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_packed_copy_is_exact(tied):
+    model = random_model(dtype=torch.float32, tie_word_embeddings=tied)
+    stack = random_stack(dtype=torch.float32, model=model)
+    options = stack.target.config.to_dict(), stack.drafter.config, dartree.TreeSettings(), 64
+    need, half = estimate(*options, 4), estimate(*options, 2)
+    models = [stack.target.model, stack.drafter]
+    assert pack(models)
+    layers = [m for model in models for m in model.modules() if isinstance(m, PackedLinear)]
+    assert need.packed == sum(layer.weight.nbytes for layer in layers) > 0
+    assert half.packed == 0
 
 
 def test_head_tables_and_cache_are_exact():
