@@ -172,9 +172,9 @@ def table(need: Estimate) -> str:
     packed = f", on a CPU a packed copy {gib(need.packed)}" if need.packed else ""
     return (
         f"{gib(need.total)} in all: weights {gib(weights)} (target {gib(need.target)}, drafter "
-        f"{gib(need.drafter)}, head {gib(need.head)}){packed}, head tables {gib(need.head_tables)}{note}, "
-        f"cache {gib(need.cache)}, peak of a round {gib(need.round_peak)}, of the prefill "
-        f"{gib(need.prefill_peak)}"
+        f"{gib(need.drafter)}, head {gib(need.head)}){packed}, "
+        f"head tables {gib(need.head_tables)}{note}, cache {gib(need.cache)}, "
+        f"peak of a round {gib(need.round_peak)}, of the prefill {gib(need.prefill_peak)}"
     )
 
 

@@ -43,7 +43,7 @@ NOTES = {
     "last eight of each domain, where these are the first eight (the stack's card has what was "
     "tried).",
     "plain": "What the layout of weights for oneDNN gives: the same command without `--no-pack` is "
-    "in the first table. Forwards over one row use the plain weights in both, so that the one-token "
+    "in the first table. Forwards over one row use the plain weights in both, so the one-token "
     "loops do not differ.",
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here.",
 }

@@ -103,12 +103,13 @@ def test_the_committed_cards_are_made_from_their_measurements(name):
     assert card_text.render(measured) == (folder / "card.md").read_text(encoding="utf-8")
 
 
-def test_a_tuning_enters_card_and_stack(tmp_path, capsys):
-    place = tmp_path / "data" / "stacks" / "tiny"
+def test_a_tuning_enters_card_and_stack(tmp_path, monkeypatch):
+    monkeypatch.setenv("DARTREE_DATA", "")  # the command sets it: put it back afterwards
+    bundled, place = data_dir() / "stacks" / "tiny", tmp_path / "data" / "stacks" / "tiny"
     place.mkdir(parents=True)
     for name in ("card.json", "stack.json"):
-        shutil.copy(data_dir() / "stacks" / "tiny" / name, place / name)
-    settings = TreeSettings(width=3, budget=7).to_dict()
+        shutil.copy(bundled / name, place / name)
+    settings = TreeSettings(width=3, budget=7, depth_penalty=0.0).to_dict()
     trial = {"settings": settings, "tau": 2.5, "tokens_per_second": 123.0, "repeats": 3}
     tuned = {
         "methods": {"dartree": [trial]}, "stack": "tiny", "on": "stack tiny, here",
