@@ -36,6 +36,14 @@ def test_commands_that_need_a_download_are_understood(line):
     build_parser().parse_args(shlex.split(line)[1:])
 
 
+INLINE = re.findall(r"`(dartree [a-z][^`]*)`", TEXT.replace("\n", " "))
+
+
+@pytest.mark.parametrize("line", [line for line in INLINE if "..." not in line])
+def test_commands_inside_sentences_are_understood(line):
+    build_parser().parse_args(shlex.split(line)[1:])
+
+
 @pytest.mark.parametrize("line", PAPER)
 def test_the_paper_s_grid_is_understood(line):
     build_parser().parse_args(shlex.split(line)[1:])
