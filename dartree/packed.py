@@ -1,4 +1,4 @@
-"""Linear layers with weights laid out for oneDNN: faster on a CPU where a forward has many rows.
+"""Linear layers with weights laid out for oneDNN: faster on a CPU for one row and for many.
 
 The weights stay where they are, a second copy is laid out in blocks. What it gives on one
 processor is measured in ``data/benchmarks/README.md``.
@@ -12,15 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-ROWS = 64  # what the layout is chosen for; other counts work and gain less
+ROWS = 32  # what the layout is chosen for; other counts, 1 included, work as well
 MOST_BYTES = 2**30  # of weights that are packed without being asked to: the copy doubles them
 
 
 class PackedLinear(nn.Module):
     """An ``nn.Linear`` for inference: x [..., in] to [..., out] in fp32 on the CPU.
 
-    One row is faster with the plain weight, a graph has a layout of its own, and autograd knows
-    no packed weights: all these use the plain one.
+    Graphs have a layout of their own and autograd knows no packed weights: both use the plain one.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -31,7 +30,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in] to [..., out]."""
-        if x.shape[-2] == 1 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return F.linear(x, self.weight, self.bias)
         version = 0 if self.weight.is_inference() else self.weight._version
         made_of = self.weight.data_ptr(), version

@@ -20,7 +20,7 @@ from dartree.files import write_atomically
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "benchmarks"
 BENCH = "dartree bench --limit 8"
-THREE = "dartree bench --limit 2 --repeats 3 --methods dflash,ddtree,dartree"
+THREE = "dartree bench --limit 8 --repeats 3 --methods dflash,ddtree,dartree"
 SAMPLED = "dartree bench --limit 2 --repeats 1 --no-compile --temperature 1"
 RUNS = {
     "paper": ("All methods at the paper's settings", f"{BENCH} --memory"),
@@ -42,9 +42,8 @@ NOTES = {
     "tuned": "The settings are those of `dartree tune --compile head`, found on other prompts: the "
     "last eight of each domain, where these are the first eight (the stack's card has what was "
     "tried).",
-    "plain": "What the layout of weights for oneDNN gives: the same command without `--no-pack` is "
-    "in the first table. Forwards over one row use the plain weights in both, so the one-token "
-    "loops do not differ.",
+    "plain": "What the layout of weights for oneDNN gives, to the one-token loops as well: the first "
+    "table has the same methods with packed weights.",
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here.",
 }
 
