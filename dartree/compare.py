@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dartree.checks import file_path, instance, positive_int
-from dartree.compiled import CompiledHead
+from dartree.compiled import CompiledTarget
 from dartree.decode import Decoding, Generation, generate
 from dartree.entries import method_entry
 from dartree.methods import METHODS, TABLE, check_method
@@ -121,8 +121,8 @@ def compare(
     serves. ``prompts_file``: the prompts' name, for the table alone.
 
     Order: prompt by prompt, repeat by repeat, all methods in turn, so that a slow minute of the
-    machine touches all alike. A warm-up of each method is not counted: a short one, or on a
-    compiled stack all prompts in full, so that nothing is compiled while it is timed.
+    machine touches all alike. A warm-up of each method is not counted: a short one, or with a
+    compiled target all prompts in full, so that nothing is compiled while it is timed.
 
     ``tau`` counts the last round of a text as it was cut, at a stop token or the length limit.
     ``same_ids`` says whether a method's ids equal those of `ar` on every prompt, and ``lossless``
@@ -153,7 +153,7 @@ def compare(
         m: functools.partial(generate, stack, method=m, settings=by_method.get(m)) for m in chosen
     }
     runners |= baselines or {}
-    compiled = {*compiled_baselines, *(chosen if isinstance(stack.head, CompiledHead) else ())}
+    compiled = {*compiled_baselines, *(chosen if isinstance(stack.target, CompiledTarget) else ())}
     for name, run in runners.items():  # the warm-up
         # Graphs differ with the sizes of trees and caches, so that a few tokens would not do.
         rows, length = (prompts, max_new_tokens) if name in compiled else (prompts[:1], 4)

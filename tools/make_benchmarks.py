@@ -42,7 +42,7 @@ NOTES = {
     "tuned": "The settings are those of `dartree tune --compile head`, found on other prompts: the "
     "last eight of each domain, where these are the first eight (the stack's card has what was "
     "tried).",
-    "plain": "What the layout of weights for oneDNN gives, to the one-token loops as well: the first "
+    "plain": "What the layout of weights for oneDNN gives, one-token loops included: the first "
     "table has the same methods with packed weights.",
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here.",
 }
