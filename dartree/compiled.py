@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -38,11 +39,39 @@ def why_not() -> str | None:
     return None
 
 
+class Graphs:
+    """One compiled graph for each key, and in ``seconds`` what the first call of each took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[Hashable, float] = {}
+        self._graphs: dict[Hashable, Callable] = {}
+
+    def run(self, key: Hashable, function: Callable, *inputs: Any) -> Any:
+        """``function(*inputs)`` as the graph of ``key``, whose shapes are always the same."""
+        start = time.perf_counter()
+        if key not in self._graphs:
+            self._graphs[key] = _compile(function)
+        out = self._graphs[key](*inputs)
+        self.seconds.setdefault(key, time.perf_counter() - start)
+        return out
+
+
 def _compile(function: Callable) -> Callable:
     """``function`` as one graph of fixed shapes; on a CPU without Python between its kernels."""
     options: dict[str, Any] | None
     options = None if torch.cuda.is_available() else {"cpp_wrapper": True}
-    return torch.compile(function, dynamic=False, fullgraph=True, options=options)
+    plain: Any = getattr(function, "__func__", function)
+    # Code of its own: torch.compile counts graphs by code object and gives up after a few.
+    own: Any = types.FunctionType(
+        plain.__code__.replace(),
+        plain.__globals__,
+        plain.__name__,
+        plain.__defaults__,
+        plain.__closure__,
+    )
+    if plain is not function:
+        own = types.MethodType(own, cast(Any, function).__self__)
+    return torch.compile(own, dynamic=False, fullgraph=True, options=options)
 
 
 class StaticKVCache(KVCache):
@@ -122,8 +151,7 @@ class CompiledTarget(Target):
     def __init__(self, target: Target) -> None:
         super().__init__(target.model)
         self.tap_ids, self._eager = target.tap_ids, target
-        self.compile_seconds: dict[tuple[int, int], float] = {}
-        self._graph = _compile(self._static_rows)
+        self.graphs = Graphs()
         self._masks: dict[tuple[int, int], torch.Tensor] = {}
         self._plain: CompiledTarget | None = None
 
@@ -156,12 +184,11 @@ class CompiledTarget(Target):
         mask[..., : past + count] = rows.mask[0, 0][pad]
         cache.slots = past + torch.arange(padded, device=self.device)
         cache.pending = count
-        start = time.perf_counter()
+        inputs = rows.ids[pad][None], rows.positions[pad][None], mask, cache
         try:
-            hidden, taps = self._graph(rows.ids[pad][None], rows.positions[pad][None], mask, cache)
+            hidden, taps = self.graphs.run((padded, cache.capacity), self._static_rows, *inputs)
         finally:
             cache.slots = None
-        self.compile_seconds.setdefault((padded, cache.capacity), time.perf_counter() - start)
         hidden = hidden[0, :count]
         features = torch.cat([t[0, :count] for t in taps], dim=-1) if taps else None
         if features is None:
@@ -227,8 +254,7 @@ class CompiledDrafter:
 
     def __init__(self, drafter: DFlashDrafter) -> None:
         self._drafter = drafter
-        self.compile_seconds: dict[int, float] = {}
-        self._graph = _compile(self._static_block)
+        self.graphs = Graphs()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
@@ -241,10 +267,8 @@ class CompiledDrafter:
         self, x: torch.Tensor, slots: torch.Tensor, mask: torch.Tensor, keys: list, values: list
     ) -> torch.Tensor:
         """Hidden states [L, H] of a block [1, L, H] at rows ``slots`` [L] of the buffers."""
-        start = time.perf_counter()
-        hidden = self._graph(x.to(self._drafter.dtype), slots, mask, keys, values)
-        self.compile_seconds.setdefault(keys[0].shape[2], time.perf_counter() - start)
-        return hidden[0]
+        inputs = x.to(self._drafter.dtype), slots, mask, keys, values
+        return self.graphs.run(keys[0].shape[2], self._static_block, *inputs)[0]
 
     def _static_block(self, x, slots, mask, keys, values) -> torch.Tensor:
         """[1, L, H]; what is compiled."""
@@ -276,8 +300,7 @@ class CompiledHead:
 
     def __init__(self, head: Head) -> None:
         self._head = head
-        self.compile_seconds: dict[tuple, float] = {}
-        self._graphs: dict[tuple, Callable] = {}
+        self.graphs = Graphs()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._head, name)
@@ -287,19 +310,15 @@ class CompiledHead:
     ) -> tuple:
         """As :func:`dartree.supertree.grow_levels`; ties fall as they may."""
         key = (*quotas, candidates.shape[1], settings.normalise, settings.score_temperature)
-        inputs = (block.anchor_ids(), block.hidden, block.base_logits, candidates)
-        start = time.perf_counter()
-        if key not in self._graphs:
+        if not self.graphs.seconds:
             self._head.start(block, candidates)  # makes the head's tables outside the graph
 
-            def levels(ids, hidden, base_logits, candidates):
-                traced = _TracedBlock(0, 0, hidden, base_logits, ids)
-                return grow_levels(self._head, traced, candidates, quotas, settings)
+        def levels(ids, hidden, base_logits, candidates):
+            traced = _TracedBlock(0, 0, hidden, base_logits, ids)
+            return grow_levels(self._head, traced, candidates, quotas, settings)
 
-            self._graphs[key] = _compile(levels)
-        out = self._graphs[key](*inputs)
-        self.compile_seconds.setdefault(key, time.perf_counter() - start)
-        return out
+        inputs = block.anchor_ids(), block.hidden, block.base_logits, candidates
+        return self.graphs.run(key, levels, *inputs)
 
 
 def _compiled(pairing: Pairing, parts: str) -> Pairing:
@@ -329,6 +348,6 @@ def report(stack: Stack) -> str:
     for pairing in filter(None, (stack.pairing("ar"), stack.main, stack.marginal)):
         for name in ("target", "drafter", "head"):
             part = getattr(pairing, name)
-            if seconds := getattr(part, "compile_seconds", {}):
+            if seconds := part.graphs.seconds if hasattr(part, "graphs") else {}:
                 found.append(f"{name} {len(seconds)} in {sum(seconds.values()):.0f} s")
     return f"torch.compile, graphs: {', '.join(found) or 'nothing yet'}"

@@ -123,7 +123,7 @@ def graphs(stack: Stack) -> int:
     """How many graphs torch.compile has made for ``stack``."""
     pairings = filter(None, (stack.pairing("ar"), stack.main, stack.marginal))
     parts = (getattr(p, name) for p in pairings for name in ("target", "drafter", "head"))
-    return sum(len(getattr(part, "compile_seconds", ())) for part in parts)
+    return sum(len(part.graphs.seconds) for part in parts if hasattr(part, "graphs"))
 
 
 def headless(folder):

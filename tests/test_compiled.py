@@ -61,7 +61,7 @@ def test_verify_and_commit_are_those_of_the_eager_target(pair):
             cache.commit(torch.tensor([0, 2]))
         for a, b in zip(caches[0].rows(), caches[1].rows(), strict=True):
             torch.testing.assert_close(b, a, atol=2e-5, rtol=1e-4)
-    assert list(compiled.compile_seconds) == [(17, 512)]
+    assert list(compiled.graphs.seconds) == [(17, 512)]
 
 
 @works
@@ -101,7 +101,7 @@ def test_a_compiled_drafter_gives_the_same_blocks():
         block = torch.randn(1, stack.drafter.config.block_size, stack.drafter.config.hidden_size)
         one, two = ((c.absorb(features), c.forward_block(block))[1] for c in caches)
         torch.testing.assert_close(two, one, atol=2e-5, rtol=1e-4)
-    assert list(fast.compile_seconds) == [512, 1024] and fast.config is stack.drafter.config
+    assert list(fast.graphs.seconds) == [512, 1024] and fast.config is stack.drafter.config
 
 
 @works
@@ -116,7 +116,34 @@ def test_a_compiled_head_grows_the_same_supertree(monkeypatch, table):
         one, two = (grow_supertree(block, head, settings).supertree for head in (stack.head, fast))
         assert two.path_tokens() == one.path_tokens()
         np.testing.assert_allclose(two.scores, one.scores, atol=1e-5)
-    assert len(fast.compile_seconds) == 1 and fast.name == "domino"
+    assert len(fast.graphs.seconds) == 1 and fast.name == "domino"
+
+
+@works
+def test_there_may_be_more_graphs_than_torch_compile_allows_for_one_function(monkeypatch):
+    real = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, options, **kinds: real(f, backend="eager", **kinds)
+    )
+    made, limit = module.Graphs(), torch._dynamo.config.recompile_limit
+    for size in range(2, limit + 5):
+        weight = torch.ones(size)
+
+        def scaled(x, weight=weight):
+            return x * weight.shape[0]
+
+        class Scaler:
+            def __init__(self, by):
+                self.by = by
+
+            def scale(self, x):
+                return x * self.by
+
+        for name, function in (("method", Scaler(size).scale), ("function", scaled)):
+            for _ in range(2):
+                out = made.run((name, size), function, torch.ones(size))
+                assert torch.equal(out, torch.full((size,), float(size)))
+    assert len(made.seconds) == 2 * (limit + 3)
 
 
 @works
