@@ -16,14 +16,15 @@ ROWS = 32  # what the layout is chosen for; other counts, 1 included, work as we
 MOST_BYTES = 2**30  # of weights that are packed without being asked to: the copy doubles them
 
 
-class PackedLinear(nn.Module):
-    """An ``nn.Linear`` for inference: x [..., in] to [..., out] in fp32 on the CPU.
+class PackedLinear(nn.Linear):
+    """An ``nn.Linear`` with a packed copy of its weight, for inference in fp32 on the CPU.
 
     Graphs have a layout of their own and autograd knows no packed weights: both use the plain one.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
+        shape = linear.in_features, linear.out_features
+        super().__init__(*shape, bias=linear.bias is not None, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self._packed: torch.Tensor | None = None
         self._made_of: tuple[int, int] | None = None
@@ -72,7 +73,7 @@ def pack(models: Iterable[nn.Module], asked: bool = False) -> bool:
         for model in models
         for module in model.modules()
         for name, child in module.named_children()
-        if isinstance(child, nn.Linear)
+        if type(child) is nn.Linear
     }
     why = next(filter(None, (reason(linear.weight) for linear in places.values())), None)
     if why and asked:
