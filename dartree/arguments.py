@@ -121,7 +121,7 @@ def check_early(args: argparse.Namespace, methods: list[str]) -> None:
 
 def method_names(text: str) -> list[str]:
     """Methods in a comma-separated list, each once."""
-    from dartree.settings import METHODS, check_method
+    from dartree.methods import METHODS, check_method
 
     names = list(dict.fromkeys(name.strip() for name in text.strip(" ,").split(",")))
     if names == [""]:

@@ -33,20 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time all settings, print the fastest of each method."""
-    from dartree.analysis.tuning import CHAINS, TREES, format_tuning, split_off, tune
+    from dartree.analysis.tuning import format_tuning, split_off, tune, with_settings
     from dartree.checks import positive_int
     from dartree.files import check_output, write_atomically
+    from dartree.methods import METHODS
 
     names = ("limit", "repeats", "max_new_tokens")
     limit, repeats, tokens = (positive_int(n, integer(n, getattr(args, n))) for n in names)
     if tokens < 2:
         raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
-    methods = [*CHAINS, *TREES] if args.methods is None else method_names(args.methods)
-    without = [method for method in methods if method not in (*CHAINS, *TREES)]
-    if without:
-        raise ValueError(
-            f"methods must be among {', '.join((*CHAINS, *TREES))}, got {without[0]!r}."
-        )
+    methods = with_settings(METHODS if args.methods is None else method_names(args.methods))
+    if not methods:
+        raise ValueError(f"methods must name one that has settings, got {args.methods!r}.")
     prompts = split_off(prompt_rows(prompt_files(args.prompts)), limit)
     check_output("json", args.json)
     result = tune(

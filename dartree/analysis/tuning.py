@@ -12,22 +12,30 @@ from dartree.checks import file_path
 from dartree.compare import compare, machine, versions
 from dartree.compiled import CompiledHead
 from dartree.configs import read_json
+from dartree.methods import TABLE, check_method
 from dartree.report_tables import number, run_on, text_table
-from dartree.settings import METHODS, TreeSettings, check_method
+from dartree.settings import TreeSettings
 from dartree.stack import Stack
 
-CHAINS = ("dflash", "domino")
-TREES = ("ddtree", "domino-ddtree", "heap", "dartree-fixed", "dartree")
-PENALISED = ("heap", "dartree")  # methods with a depth penalty
 DEPTHS = (8, 12, 16)  # of chains: a shorter one costs fewer rows
-BUDGETS = (12, 16, 24, 32, 40, 48, 64, 96)
-# (W, K) that `dartree` is tried with beside the stack's own, at its best budgets and penalty
+BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)
+# (W, K) that trees of a width are tried with beside the stack's own, at their best budgets
 SHAPES = ((4, 32), (6, 32), (8, 32), (8, 64), (12, 32), (16, 64))
 BEST = 2  # budgets with which the shapes are tried
 FINALISTS = 3  # settings of a method that are timed again
 
 Trial = dict[str, Any]  # settings (as a dict), tau, tokens_per_second, repeats
 Row = Mapping[str, Any]
+
+
+def using(setting: str, methods: Iterable[str]) -> list[str]:
+    """Those of ``methods`` whose trees depend on ``setting``."""
+    return [method for method in methods if setting in TABLE[check_method(method)].uses]
+
+
+def with_settings(methods: Iterable[str]) -> list[str]:
+    """Those of ``methods`` that depend on any setting, and so can be tuned."""
+    return [method for method in methods if TABLE[check_method(method)].uses]
 
 
 def split_off(prompts: Sequence[Row], limit: int) -> list[Row]:
@@ -52,8 +60,8 @@ def tune(
     method are then timed again, ``repeats`` times, all methods in turn, and stand first. Give
     prompts that are not those on which the winners will be compared.
     """
-    chosen = [check_method(m) for m in (METHODS if methods is None else methods)]
-    found: dict[str, list[Trial]] = {m: [] for m in (*CHAINS, *TREES) if m in chosen}
+    found: dict[str, list[Trial]] = {m: [] for m in methods or with_settings(TABLE)}
+    trees = using("budget", found)
     facts: dict[str, Any] = {}
 
     def run(by_method: Mapping[str, TreeSettings], times: int = 1) -> dict[str, Trial]:
@@ -72,20 +80,20 @@ def tune(
         }  # fmt: skip
 
     def scan(settings: TreeSettings, methods: Sequence[str]) -> None:
-        trials = run({m: settings for m in methods if m in found}) if {*methods} & {*found} else {}
-        for method, trial in trials.items():
+        for method, trial in run(dict.fromkeys(methods, settings)).items() if methods else ():
             found[method].append(trial)
 
     for depth in DEPTHS:
-        scan(replace(stack.settings, depth=depth), CHAINS)
+        scan(replace(stack.settings, depth=depth), [m for m in found if m not in trees])
     for budget in BUDGETS:
-        scan(replace(stack.settings, budget=budget, depth_penalty=0.0), TREES)
+        scan(replace(stack.settings, budget=budget, depth_penalty=0.0), trees)
         if stack.settings.depth_penalty:
-            scan(replace(stack.settings, budget=budget), PENALISED)
-    for trial in _ranked(found.get("dartree", []))[:BEST]:
-        for width, candidates in SHAPES:
-            best = TreeSettings(**trial["settings"])
-            scan(replace(best, width=width, candidates=candidates), ["dartree"])
+            scan(replace(stack.settings, budget=budget), using("depth_penalty", found))
+    for method in using("width", found):
+        for trial in _ranked(found[method])[:BEST]:
+            for width, candidates in SHAPES:
+                best = TreeSettings(**trial["settings"])
+                scan(replace(best, width=width, candidates=candidates), [method])
     ranked = {method: _ranked(trials) for method, trials in found.items()}
     finals: dict[str, list[Trial]] = {method: [] for method in ranked}
     for place in range(FINALISTS):
@@ -139,12 +147,9 @@ HEAD = ("method", "place", "W", "K", "B", "depth", "penalty", "tau", "tokens/s",
 
 def trial_cells(method: str, place: str, trial: Trial, tried: int) -> list[str]:
     """The cells of a trial below :data:`HEAD`; "-" for settings that the method does not have."""
-    s = trial["settings"]
-    own = {
-        "width": method == "dartree", "candidates": method in ("heap", "dartree", "dartree-fixed"),
-        "budget": method in TREES, "depth": method in CHAINS, "depth_penalty": method in PENALISED,
-    }  # fmt: skip
-    used = [f"{s[name]:g}" if mine and s[name] is not None else "-" for name, mine in own.items()]
+    shown, uses = ("width", "candidates", "budget", "depth", "depth_penalty"), TABLE[method].uses
+    settings = {name: trial["settings"][name] for name in shown if name in uses}
+    used = [number(settings.get(name), 1 if name == "depth_penalty" else 0) for name in shown]
     speed = number(trial["tokens_per_second"], 0)
     return [method, place, *used, number(trial["tau"]), speed, str(tried)]
 
