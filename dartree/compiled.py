@@ -181,7 +181,7 @@ class CompiledTarget(Target):
         pad = torch.where(pad < count, pad, 0)  # rows beyond the tree repeat the anchor
         cache.reserve(past + padded)
         mask = self._mask(padded, cache.capacity)
-        mask[..., : past + count] = rows.mask[0, 0][pad]
+        mask[..., : past + count] = 0 if rows.mask is None else rows.mask[0, 0][pad]
         cache.slots = past + torch.arange(padded, device=self.device)
         cache.pending = count
         inputs = rows.ids[pad][None], rows.positions[pad][None], mask, cache

@@ -214,8 +214,9 @@ class Target:
         Raises ValueError where the mask does not cover the cached rows and the tree's own.
         """
         want = (1, 1, len(rows.ids), cache.length + len(rows.ids))
-        if tuple(rows.mask.shape) != want:
-            raise ValueError(f"mask must have shape {want}, got {tuple(rows.mask.shape)}.")
+        given = None if rows.mask is None else tuple(rows.mask.shape)
+        if given != want and (given or len(rows.ids) > 1):
+            raise ValueError(f"mask must have shape {want}, got {given}.")
         return self._forward(cache, rows.ids, rows.positions, rows.mask)
 
     def _additive(self, visible: torch.Tensor) -> torch.Tensor:
@@ -245,11 +246,14 @@ class Target:
 
 @dataclass
 class TreeRows:
-    """The target's input for one tree: ids [1 + N], positions [1 + N], mask [1, 1, 1+N, P+1+N]."""
+    """The target's input for one tree: ids [1 + N], positions [1 + N], mask [1, 1, 1+N, P+1+N].
+
+    The anchor alone sees all there is and has the mask None: attention is faster without one.
+    """
 
     ids: torch.Tensor
     positions: torch.Tensor
-    mask: torch.Tensor
+    mask: torch.Tensor | None
 
 
 def tree_rows(target: Target, tree: DraftTree, anchor: int, past: int) -> TreeRows:
@@ -261,6 +265,8 @@ def tree_rows(target: Target, tree: DraftTree, anchor: int, past: int) -> TreeRo
     device = target.device
     ids = torch.from_numpy(np.concatenate([[anchor], tree.tokens])).to(device)
     positions = torch.from_numpy(tree.node_depths() + past).to(device)
+    if not len(tree):
+        return TreeRows(ids, positions, None)
     visible = torch.from_numpy(tree.ancestor_mask()).to(device)
     mask = torch.zeros((1, 1, len(ids), past + len(ids)), dtype=target.dtype, device=device)
     mask[0, 0, :, past:].masked_fill_(~visible, torch.finfo(target.dtype).min)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -134,8 +135,8 @@ def test_positions_and_mask_rows():
 def test_a_mask_that_lacks_past_columns_is_refused():
     target = Target(random_model())
     cache, _ = fresh(target, prompt(4))
-    rows = tree_rows(target, DraftTree.empty(), 9, 3)
-    with pytest.raises(ValueError, match=r"mask must have shape \(1, 1, 1, 5\)"):
+    rows = tree_rows(target, DraftTree.chain(np.array([3]), np.zeros(1)), 9, 3)
+    with pytest.raises(ValueError, match=r"mask must have shape \(1, 1, 2, 6\)"):
         target.verify(cache, rows)
 
 
@@ -159,3 +160,28 @@ def test_models_that_cannot_be_verified_are_refused():
     flash.config._attn_implementation = "flash_attention_2"
     with pytest.raises(CheckpointError, match="flash_attention_2"):
         Target(flash)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_anchor_alone_needs_no_mask(attention):
+    target, ids = Target(random_model(attention=attention)), torch.tensor(prompt(6))
+    outs = []
+    for masked in (True, False):
+        cache = target.new_cache(8)
+        target.prefill(cache, ids[:-1])
+        rows = tree_rows(target, DraftTree.empty(), int(ids[-1]), past=5)
+        assert rows.mask is None
+        mask = torch.zeros(1, 1, 1, 6, dtype=target.dtype) if masked else None
+        outs.append(target.verify(cache, dataclasses.replace(rows, mask=mask)).logits)
+    whole = causal_logits(target.model, ids.tolist())[-1:]
+    for out in outs:
+        torch.testing.assert_close(out, whole, **BY_ATTENTION[attention])
+
+
+def test_a_tree_without_a_mask_is_refused():
+    target = Target(random_model())
+    cache = target.new_cache(8)
+    tree = DraftTree.chain(np.array([3]), np.zeros(1))
+    rows = dataclasses.replace(tree_rows(target, tree, 2, past=0), mask=None)
+    with pytest.raises(ValueError, match=r"mask must have shape \(1, 1, 2, 2\), got None"):
+        target.verify(cache, rows)

@@ -129,7 +129,7 @@ def target_count(shape: ModelShape, rows: int, prefix: int, layers: int = 1) -> 
         cache = _Growing(target.config, prefix + rows, target.dtype, target.device)
         cache.length = prefix
         ids = torch.zeros(rows, dtype=torch.long)
-        mask = torch.zeros(1, 1, rows, prefix + rows, dtype=torch.bfloat16)
+        mask = torch.zeros(1, 1, rows, prefix + rows, dtype=torch.bfloat16) if rows > 1 else None
         return counted(lambda: target.verify(cache, TreeRows(ids, ids, mask)))
 
 

@@ -40,6 +40,7 @@ def differences(stack: Stack, ids: Sequence[int], tree: DraftTree) -> dict[str, 
     """
     target, past, plain = stack.target, len(ids) - 1, logits_by_path(stack, ids, tree)
     right = tree_rows(target, tree, ids[-1], past)
+    assert right.mask is not None, "a tree without nodes has nothing to be mistaken about"
     causal = torch.full_like(right.mask, torch.finfo(right.mask.dtype).min).triu(past + 1)
     counted = past + torch.arange(1 + len(tree), device=target.device)
     kinds = {
