@@ -179,6 +179,10 @@ def declared_parameters(notebook: Path) -> dict[str, str]:
 def _convert(name: str, text: str, kind: str) -> Any:
     """``text`` as a value of the declared type ``kind``, or ValueError."""
     if kind == "str":
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # bytes of the command line that are no UTF-8
+            raise ValueError(f"parameter {name} must be valid Unicode: {error}.") from None
         if name == "method":
             check_method(text)
         if name == "stack" and text not in bundled_stacks():
@@ -209,7 +213,7 @@ def execute(job: Job, folder: Path, timeout: float) -> Failure | None:
     partial = folder / f".{job.notebook.stem}.{os.getpid()}.ipynb"
     with tempfile.TemporaryDirectory(prefix="dartree-", ignore_cleanup_errors=True) as scratch:
         values = Path(scratch) / "parameters.yaml"
-        values.write_text(json.dumps(job.parameters), encoding="utf-8")  # JSON is YAML
+        values.write_text(parameters_text(job.parameters), encoding="ascii")
         command = [
             sys.executable, "-c", PAPERMILL, str(job.notebook.resolve()), str(partial),
             "--parameters_file", str(values), "--kernel", "python3", "--progress-bar",
@@ -225,6 +229,16 @@ def execute(job: Job, folder: Path, timeout: float) -> Failure | None:
         finally:
             partial.unlink(missing_ok=True)  # only where we were interrupted
     return failure
+
+
+def parameters_text(parameters: Mapping[str, Any]) -> str:
+    """JSON that is YAML too, in printable ASCII.
+
+    YAML would read JSON's two escapes of an emoji as two characters, and some characters as they
+    are not at all or as line breaks; its own escape of eight digits holds any.
+    """
+    text = json.dumps(parameters, ensure_ascii=False)
+    return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
 
 
 def _run_worker(command: list[str], env: Mapping[str, str], timeout: float) -> int | str:
@@ -323,13 +337,9 @@ def _times(out: Path) -> dict[Path, int]:
 
 
 def _report(out: Path, written: list[Path], failures: list[Failure], total: int) -> None:
-    """The closing lists on stdout: comparison tables, figures, failures."""
+    """The closing lists on stdout: figures, comparison tables, failures."""
     from dartree.compare import format_table
 
-    for path in written:
-        if path.name == "comparison.json":
-            print(f"{path.parent.name}:\n")
-            print(format_table(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
     pictures = [p for p in written if p.suffix == ".svg"]
     if pictures:
         count = "1 figure" if len(pictures) == 1 else f"{len(pictures)} figures"
@@ -339,6 +349,10 @@ def _report(out: Path, written: list[Path], failures: list[Failure], total: int)
     for picture in pictures:
         print(f"  {_shown(picture)}")
     print(f"executed notebooks: {_shown(out / EXECUTED)}")
+    for path in written:
+        if path.name == "comparison.json":
+            table = format_table(json.loads(path.read_text(encoding="utf-8")))
+            print(f"\n{path.parent.name}:\n\n{table}\n")
     for failure in failures:
         print(failure)
     print(f"{total - len(failures)} of {total} notebooks ran to their end.")

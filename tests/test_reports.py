@@ -69,6 +69,23 @@ def test_parameters_kernel_and_copy(tmp_path, monkeypatch, capfd):
     assert [p.name for p in (tmp_path / "out/notebooks").iterdir()] == ["00_a.ipynb"]
 
 
+AWKWARD = (
+    "\U0001f437 caf\u00e9 \u2028 \u0085 \x7f \ufeff \\ud83d \\U0001 'a' \"b\" \n\t #: {} \u4f60"
+)
+
+
+def test_any_text_arrives_as_it_was_given(tmp_path):
+    """Papermill reads the parameters as YAML, which knows other escapes than JSON."""
+    yaml = pytest.importorskip("yaml")  # papermill's own reader
+    text = reports.parameters_text({"name": AWKWARD, "number": 0.5, "flag": True})
+    assert text.isascii()
+    assert yaml.safe_load(text) == {"name": AWKWARD, "number": 0.5, "flag": True}
+    code = "from pathlib import Path\nPath(out_dir, 'name').write_text(name, 'utf-8')"
+    write_notebook(tmp_path / "nb", "00_a.ipynb", COMMON + "\nname: str = 'a'", code)
+    assert figures(tmp_path / "nb", tmp_path / "out", "-p", "name", "\U0001f437 \u4f60\u2028") == 0
+    assert (tmp_path / "out/name").read_text("utf-8") == "\U0001f437 \u4f60\u2028"
+
+
 def test_failing_and_dying_notebooks(tmp_path, capfd):
     """A raised error and a dead kernel keep their partial copies; the others still run."""
     parameters = COMMON + "\nnumber: int = 1"
@@ -135,6 +152,7 @@ BAD = {
     "temperature": (["-p", "temperature", "-1"], "temperature must be a finite number of at"),
     "stack": (["-p", "stack", "giant"], "stack must be one of .*, got 'giant'"),
     "method": (["-p", "method", "magic"], "method must be one of .*, got 'magic'"),
+    "no Unicode": (["-p", "method", "\udcff"], "parameter method must be valid Unicode"),
     "deep": (["-p", "penalty", "[" * 100_000], "penalty must be a float"),
     "no place": (["--out", "/proc/figures"], "out must be writable, got '/proc/figures'"),
     "a device": (["--out", "/dev/null"], "out must be a folder, got '/dev/null'"),
@@ -195,7 +213,9 @@ def test_comparison_table_is_printed(tmp_path, capfd, monkeypatch):
     code = "from pathlib import Path\nPath(out_dir, 'comparison.json').write_text('{\"x\": 5}')"
     write_notebook(tmp_path / "nb", "00_a.ipynb", COMMON, code)
     assert figures(tmp_path / "nb", tmp_path / "out") == 0
-    assert "table 5" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "table 5" in printed
+    assert printed.index("executed notebooks") < printed.index("table 5"), "lists must not hide it"
 
 
 HANGS = (
