@@ -23,6 +23,30 @@ CUT_AT_DEPTH = "cut at its depth"
 CUT_BY_BUDGET = "cut by the budget"
 NOT_EXPANDED = "parent not expanded"
 
+# What each of them means, and what would have held the token.
+REASONS = {
+    NOT_PROPOSED: (
+        "it was not among the K candidates of its depth (a chain: not the one token there)",
+        "a larger K; where that does not do it, a better drafter",
+    ),
+    CUT_AT_DEPTH: (
+        "it was a candidate, but not among the W best nodes of its depth",
+        "a larger W",
+    ),
+    CUT_BY_BUDGET: (
+        "it was scored and kept, but not among the B best nodes of all depths",
+        "a larger B, or another depth penalty",
+    ),
+    NOT_EXPANDED: (
+        "its parent was the last node that a best-first search took, and got no children",
+        "a larger B",
+    ),
+    BLOCK_END: (
+        "all positions that may be drafted were accepted: there was no depth left",
+        "a larger D where it was set, else a drafter with longer blocks",
+    ),
+}
+
 ACCEPTED, WALKED_PAST, UNREACHED = "accepted", "walked past", "unreached"
 
 

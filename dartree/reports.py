@@ -112,6 +112,15 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def warn_if_quick(quick: bool, texts: int) -> None:
+    """For notebooks, below numbers that a trial run of ``texts`` texts cannot carry."""
+    if quick:
+        print(
+            f"QUICK, {texts} short texts: this shows that everything works. Do not read the "
+            "numbers: another text may turn their order around."
+        )
+
+
 def find_notebooks(folder: Path, only: str | None = None) -> list[Path]:
     """``NN_*.ipynb`` in ``folder`` by number; ``only`` keeps some, "00,03"."""
     found = {int(p.name[:2]): p for p in sorted(folder.glob("[0-9][0-9]_*.ipynb"))}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 
 import numpy as np
 import pytest
 
 import dartree
-from dartree.records import load_records, save_records
+from dartree import records as module
+from dartree.records import REASONS, load_records, save_records
 from tests.reference import prompt, random_stack
 
 
@@ -70,7 +73,16 @@ def test_reasons_by_search(records):
             else:
                 want = "parent not expanded" if node == len(record.tree) else "cut by the budget"
             assert record.missing == want, method
-    assert {"not proposed", "cut by the budget"} <= seen
+    assert {"not proposed", "cut by the budget"} <= seen <= REASONS.keys()
+
+
+def test_every_reason_is_explained():
+    """All that ``missing_reason`` returns, read from its source."""
+    code = ast.parse(inspect.getsource(module.missing_reason))
+    named = {n.id for r in ast.walk(code) if isinstance(r, ast.Return)
+             for n in ast.walk(r) if isinstance(n, ast.Name) and n.id.isupper()}  # fmt: skip
+    assert {getattr(module, name) for name in named} == REASONS.keys()
+    assert all(meaning and cure for meaning, cure in REASONS.values())
 
 
 def test_save_and_load(records, tmp_path):

@@ -203,6 +203,13 @@ def test_text_printed_in_pieces_is_joined(tmp_path):
     assert pieces == [("stdout", "one|two|three|"), ("stderr", "!\n")]
 
 
+def test_a_trial_run_is_marked(capsys):
+    reports.warn_if_quick(False, 24)
+    assert capsys.readouterr().out == ""
+    reports.warn_if_quick(True, 3)
+    assert "QUICK, 3 short texts" in capsys.readouterr().out
+
+
 def test_no_notebooks(tmp_path):
     with pytest.raises(ValueError, match="holds no notebooks"):
         figures(tmp_path, tmp_path / "out")

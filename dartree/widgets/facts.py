@@ -12,6 +12,7 @@ import numpy as np
 from dartree.analysis.cost import RoundCost
 from dartree.methods import used_settings
 from dartree.plots.labels import Decode, token_label
+from dartree.records import REASONS
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
 from dartree.widgets.session import Calls, View
@@ -89,7 +90,7 @@ def round_facts(view: View, costs: RoundCost | None = None) -> Facts:
     accepted, committed = len(record.path), len(record.committed)
     facts = [
         ("tokens committed (this round's tau)", f"{committed}: {accepted} accepted + 1 bonus"),
-        ("expected under the head", f"{view.expected:.2f} (sum of path probabilities + 1 bonus)"),
+        ("expected under the head", f"{view.expected:.2f}: {_summed(view)} + 1 bonus"),
         ("head calls of the round", str(record.head_calls)),
         ("verified nodes", f"{len(record.tree)} of {len(view.nodes)} scored"),
     ]
@@ -105,10 +106,29 @@ def round_facts(view: View, costs: RoundCost | None = None) -> Facts:
     return [*facts, ("predicted round time", time)]
 
 
+def _summed(view: View) -> str:
+    """What the expectation adds up; over few candidates it cannot help being high."""
+    if view.normalise == "vocabulary":
+        return "path probabilities over the vocabulary"
+    return f"path probabilities over the K = {view.used.candidates} candidates, inflated at small K"
+
+
+def reasons_markdown() -> str:
+    """Why a token can be missing from the tree, and what would have held it, as a table."""
+    rows = [f"| *{name}* | {meaning} | {cure} |" for name, (meaning, cure) in REASONS.items()]
+    head = ["| reason | what happened to the target's own token | what would have held it |"]
+    return "\n".join([*head, "|---|---|---|", *rows])
+
+
 def round_ms(view: View, costs: RoundCost) -> float:
     """Predicted milliseconds of the round in ``view``."""
     record = view.record
     return costs.round_ms(record.method, len(record.tree), record.head_calls, view.used)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 node, 2 nodes."""
+    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def unused(stack: Stack, method: str) -> list[str]:
@@ -128,13 +148,15 @@ def notes(stack: Stack, view: View) -> list[str]:
         found.append(f"{method} does not use {_listed([SYMBOLS[name] for name in idle])}.")
     if method == "dartree":
         if used.budget >= len(tree):
-            found.append(f"The supertree has {len(tree)} nodes; B = {used.budget} keeps all.")
+            held = counted(len(tree), "node")
+            found.append(f"The supertree has {held}; B = {used.budget} keeps all.")
         sizes = np.bincount(tree.depths)[1:]
         short = np.flatnonzero(sizes < used.width)
         if short.size:
             depth = int(short[0]) + 1
+            held = counted(int(sizes[depth - 1]), "node")
             found.append(
-                f"W = {used.width}, but depth {depth} has only {sizes[depth - 1]} nodes: "
+                f"W = {used.width}, but depth {depth} has only {held}: "
                 f"no more than rows * K can be kept."
             )
     if method == "dartree-fixed":

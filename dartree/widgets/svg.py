@@ -13,7 +13,7 @@ from dartree.plots.labels import Decode, token_label
 from dartree.plots.layout import child_lists, pack_rows
 from dartree.plots.style import BONUS, INK, OUTCOME_LOOKS, PAPER, SOFT, tint
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.widgets.facts import ghost_facts, node_facts
+from dartree.widgets.facts import counted, ghost_facts, node_facts
 from dartree.widgets.session import PRUNED, View
 
 ANCHOR = "anchor"
@@ -84,7 +84,7 @@ def summary(view: View) -> str:
     """One sentence for those who cannot see the picture."""
     record = view.record
     return (
-        f"Round {record.index} of {record.method}: {len(view.nodes)} nodes scored, "
+        f"Round {record.index} of {record.method}: {counted(len(view.nodes), 'node')} scored, "
         f"{len(record.tree)} verified, {len(record.path)} accepted, then the target's own token"
         + (f" ({record.missing})." if record.missing else ".")
     )

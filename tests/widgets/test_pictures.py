@@ -16,7 +16,7 @@ from dartree.analysis.cost import RoundCost
 from dartree.methods import METHODS
 from dartree.plots.labels import token_label
 from dartree.plots.style import BONUS
-from dartree.records import RoundRecord
+from dartree.records import REASONS, RoundRecord
 from dartree.settings import TreeSettings
 from dartree.widgets import facts
 from dartree.widgets.exports import EXPORTS, as_dot, as_json, command, download_html
@@ -222,10 +222,31 @@ def test_notes_explain_what_a_control_cannot_do(session):
     assert notes("dartree") == ""
     assert "keeps all" in notes("dartree", budget=500)
     assert "depth 1 has only 2 nodes" in notes("dartree", candidates=2)
+    assert "depth 1 has only 1 node:" in notes("dartree", candidates=1)
+    assert "has 1 node; B" in notes("dartree", width=1, depth=1)
     assert "held at the vocabulary's 97 tokens" in notes("dartree", candidates=200)
     assert notes("ar").startswith("ar does not use W, K, B and the depth penalty")
     assert notes("ddtree") == "ddtree does not use W, K and the depth penalty."
     assert notes("heap") == "heap does not use W."
+
+
+def test_the_expectation_says_what_it_sums_over(session):
+    """With one candidate every node has probability 1, whatever the head thinks of it."""
+
+    def expected(method, **changes):
+        view = session.look(Choice((5, 17, 3), replace(SMALL, **changes), 0, method))
+        return dict(facts.round_facts(view))["expected under the head"], len(view.record.tree)
+
+    words, nodes = expected("dartree", candidates=1)
+    assert words.startswith(f"{1 + nodes}.00: ") and "over the K = 1 candidates, inflated" in words
+    assert "over the vocabulary" in expected("dartree", normalise="vocabulary")[0]
+    assert "over the vocabulary" in expected("domino")[0]
+
+
+def test_the_table_of_reasons_is_the_packages_own():
+    rows = [line.split(" | ") for line in facts.reasons_markdown().splitlines()]
+    assert [row[0] for row in rows[2:]] == [f"| *{name}*" for name in REASONS]
+    assert {len(row) for row in rows if len(row) > 1} == {3}
 
 
 def test_round_time_is_that_of_the_shown_round():
