@@ -131,6 +131,17 @@ def test_every_notebook_teaches(path):
     exercises = text.split("## exercises")[1].split("\n## ")[0]
     assert len(re.findall(r"^\d\. ", exercises, re.M)) >= 3
     assert exercises.count("check") >= 3
+    numbers = re.findall(r"^(\d)\. ", exercises, re.M)
+    solved = re.findall(r"^<details><summary>solution of (\d)</summary>$", exercises, re.M)
+    assert solved == numbers and exercises.count("</details>") == len(numbers)
+
+
+@each
+def test_a_trial_run_says_that_it_is_one(path):
+    """Whatever measures texts also says, at the small limits, that its numbers say nothing."""
+    source = "\n".join(cell.source for cell in code_cells(path))
+    if "load_prompts" in source:
+        assert source.count("warn_if_quick(quick, len(") >= 1
 
 
 def figures(out: Path, *options: str) -> None:
