@@ -42,10 +42,16 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tree_arguments(parser: argparse.ArgumentParser) -> None:
-    tree = parser.add_argument_group("tree (defaults: the stack's settings)")
+    from dartree.settings import TreeSettings
+
+    d = TreeSettings()
+    tree = parser.add_argument_group(
+        f"tree (defaults: the stack's settings; tiny has W {d.width}, K {d.candidates}, "
+        f"B {d.budget}, P {d.depth_penalty:g})"
+    )
     tree.add_argument("--width", metavar="W", help="nodes kept per depth of the supertree")
     tree.add_argument("--candidates", metavar="K", help="tokens proposed per depth")
-    tree.add_argument("--budget", metavar="B", help="nodes verified, the root not counted")
+    tree.add_argument("--budget", metavar="B", help="nodes verified, the anchor not counted")
     tree.add_argument("--depth-penalty", metavar="P", help="subtracted per level before Top-B")
     tree.add_argument("--depth", metavar="D", help="deepest level (default: all draft positions)")
     tree.add_argument("--normalise", help="candidates or vocabulary")
@@ -53,12 +59,17 @@ def tree_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_arguments(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
-    parser.add_argument("--max-new-tokens", default=str(max_new_tokens), metavar="N")
-    parser.add_argument("--temperature", default="0", metavar="T", help="0 is greedy decoding")
+    parser.add_argument(
+        "--max-new-tokens", default=str(max_new_tokens), metavar="N",
+        help=f"length limit of a text (default {max_new_tokens})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--temperature", default="0", metavar="T", help="0, the default, is greedy decoding"
+    )
     parser.add_argument("--top-p", metavar="P")
     parser.add_argument("--top-k", metavar="K")
     parser.add_argument("--min-p", metavar="P")
-    parser.add_argument("--seed", default="0", metavar="S")
+    parser.add_argument("--seed", default="0", metavar="S", help="of sampling (default 0)")
 
 
 def integer(name: str, text: str) -> int:

@@ -101,3 +101,8 @@ def _as_float(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
     except (TypeError, ValueError):
         return None
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 node, 2 nodes."""
+    return f"{number} {noun}" + ("s" if number != 1 else "")

@@ -79,11 +79,15 @@ def build_parser() -> argparse.ArgumentParser:
         parser_class=_Parser, dest="command", required=True, metavar="COMMAND"
     )
 
+    from dartree.methods import METHODS
+
     generate = commands.add_parser("generate", help="generate text; streams while decoding")
     generate.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; '-' reads stdin")
     generate.add_argument("--ids", metavar="1,2,3", help="the prompt as token ids")
     generate.add_argument("--raw", action="store_true", help="no chat template")
-    generate.add_argument("--method", default="dartree")
+    generate.add_argument(
+        "--method", default="dartree", metavar="NAME", help=f"{', '.join(METHODS)} (default)"
+    )
     stack_arguments(generate)
     tree_arguments(generate)
     sampling_arguments(generate, max_new_tokens=256)
@@ -213,6 +217,7 @@ def _stops(values: list[str] | None) -> list[int | str] | None:
 def _generate(args: argparse.Namespace) -> int:
     check_early(args, [args.method])
     prompt = _prompt(args)
+    from dartree.checks import counted
     from dartree.decode import Decoding, stream_text
     from dartree.files import check_output
     from dartree.records import save_records
@@ -240,10 +245,12 @@ def _generate(args: argparse.Namespace) -> int:
     if args.json:
         return 0
     tau = "-" if result.tau is None else f"{result.tau:.2f}"
+    threads = counted(result.threads, "thread")
     print(
-        f"[{result.method}: {result.new_tokens} tokens in {result.rounds} rounds, tau {tau}, "
+        f"[{result.method}: {counted(result.new_tokens, 'token')} in "
+        f"{counted(result.rounds, 'round')}, tau {tau}, "
         f"{result.tokens_per_second or 0:.0f} tokens/s, ended by {result.stop_reason}; "
-        f"{result.dtype}, {result.device}, {result.threads} threads]",
+        f"{result.dtype}, {result.device}, {threads}]",
         file=sys.stderr,
     )
     return 0

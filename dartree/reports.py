@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dartree import gallery
-from dartree.checks import non_negative, positive_int, seed_number
+from dartree.checks import counted, non_negative, positive_int, seed_number
 from dartree.files import check_output
 from dartree.methods import check_method
 from dartree.portable import make_portable
@@ -351,7 +351,7 @@ def _report(out: Path, written: list[Path], failures: list[Failure], total: int)
 
     pictures = [p for p in written if p.suffix == ".svg"]
     if pictures:
-        count = "1 figure" if len(pictures) == 1 else f"{len(pictures)} figures"
+        count = counted(len(pictures), "figure")
         print(f"{count} (.svg, .png and a .json that says how it was made):")
     else:
         print("no figures were made.")

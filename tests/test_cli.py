@@ -61,6 +61,28 @@ def test_text_streams_and_equals_no_stream(capsys):
     assert streamed == whole and "rounds, tau" in note
 
 
+def test_one_of_a_thing_has_no_plural(capsys, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    _, _, note = run(capsys, "generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 2)
+    assert ": 2 tokens in 1 round, tau" in note and ", 1 thread]" in note
+    _, _, note = run(capsys, "generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 1)
+    assert ": 1 token in 0 rounds, tau -" in note
+
+
+def test_help_names_methods_and_defaults(capsys):
+    """The defaults are those that a run without options reports."""
+    _, out, _ = run(capsys, "generate", "--help")
+    text = " ".join(out.split())
+    assert all(
+        f" {method}," in text or f" {method} (default)" in text for method in dartree.METHODS
+    )
+    _, out, _ = run(capsys, "generate", "Hi.", "--max-new-tokens", 1, "--json")
+    used = json.loads(out)["settings"]
+    words = f"tiny has W {used['width']}, K {used['candidates']}, B {used['budget']}, P"
+    assert f"{words} {used['depth_penalty']:g})" in text
+    assert "length limit of a text (default 256)" in text and "the anchor not counted" in text
+
+
 def test_records_file(capsys, tmp_path):
     path = tmp_path / "rounds.jsonl"
     status, out, _ = run(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dartree.analysis.cost import RoundCost
+from dartree.checks import counted
 from dartree.methods import used_settings
 from dartree.plots.labels import Decode, token_label
 from dartree.records import REASONS
@@ -124,11 +125,6 @@ def round_ms(view: View, costs: RoundCost) -> float:
     """Predicted milliseconds of the round in ``view``."""
     record = view.record
     return costs.round_ms(record.method, len(record.tree), record.head_calls, view.used)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 node, 2 nodes."""
-    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 def unused(stack: Stack, method: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as w
 
+from dartree.checks import counted
 from dartree.decode import Generation
 from dartree.methods import METHODS
 from dartree.plots.labels import Decode
@@ -23,7 +24,11 @@ def step_html(run: Generation, rounds: int, decode: Decode) -> str:
     """The text of ``run`` after ``rounds`` rounds, and whether it has come to its end."""
     shown = run.records[:rounds]
     done = len(shown) == run.rounds
-    state = f"finished after {run.rounds} rounds ({run.stop_reason})" if done else "still writing"
+    state = (
+        f"finished after {counted(run.rounds, 'round')} ({run.stop_reason})"
+        if done
+        else "still writing"
+    )
     return (
         f"{rounds_html(shown, decode)}<div class='dartree-step' style='padding:2px 10px'>"
         f"{html.escape(state)}</div>"

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import matplotlib
 import numpy as np
 
+from dartree.checks import counted
 from dartree.plots.labels import Decode, token_label
 from dartree.plots.layout import child_lists, pack_rows
 from dartree.plots.style import BONUS, INK, OUTCOME_LOOKS, PAPER, SOFT, tint
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
-from dartree.widgets.facts import counted, ghost_facts, node_facts
+from dartree.widgets.facts import ghost_facts, node_facts
 from dartree.widgets.session import PRUNED, View
 
 ANCHOR = "anchor"
