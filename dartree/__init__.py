@@ -1,17 +1,10 @@
 """dartree: learn, measure and extend tree-based speculative decoding (DARTree) on Qwen3."""
 
-from dartree.api import corrected_logits, ddtree, draft, expand, verify
-from dartree.checks import CheckpointError
-from dartree.decode import Decoding, Generation, GenerationError, generate, stream
-from dartree.drafter import Block
-from dartree.hf import custom_generate
-from dartree.methods import METHODS, add_method
-from dartree.proposers import Proposal
-from dartree.pruning import best_first, top_b
-from dartree.records import RoundRecord, load_records, save_records
-from dartree.settings import TreeSettings
-from dartree.stack import Stack, data_dir, load_stack
-from dartree.tree import DraftTree, Supertree
+# ruff: noqa: F405
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dartree.names import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -44,3 +37,16 @@ __all__ = [
     "top_b",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: torch takes seconds to import, and a command answers to Ctrl-C from its start.
+    if name in __all__:
+        from importlib import import_module
+
+        return getattr(import_module("dartree.names"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -28,11 +28,10 @@ TREE_OPTIONS = ("width", "candidates", "budget", "depth_penalty", "depth")
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0, 1 for failed work, 2 for bad input."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):  # a terminal may know fewer characters than a model
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        args = build_parser().parse_args(argv)
         return args.handler(args) or 0
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone: nothing left to tell it
@@ -54,9 +53,18 @@ def main(argv: list[str] | None = None) -> int:
             "what is needed.", file=sys.stderr,
         )  # fmt: skip
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ImportError) as error:
+        if not _interrupted(error):
+            raise
         print("dartree: interrupted.", file=sys.stderr)
         return 130
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is at the bottom of ``error``: transformers makes an ImportError of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _one_line(error: Exception) -> str:

@@ -38,7 +38,8 @@ LAYERS = (
     ("records", "stack"),
     ("stopping", "decode", "compiled"),
     ("api", "hf", "baselines", "stage_memory"),
-    ("",),  # the public names
+    ("names",),
+    ("",),  # the public names, on demand
     ("entries", "report_tables", "compare", "bench", "arguments"),
     ("analysis", "training", "paper", "datasets"),
     ("plots",),

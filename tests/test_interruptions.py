@@ -85,6 +85,26 @@ def test_ctrl_c_in_figures_ends_the_kernel_and_leaves_no_half_copy(tmp_path):
     assert_ended(kernel_of(out))
 
 
+SLEEP = "pathlib.Path(__file__).with_name('started').touch()\n{}time.sleep(60)\n"
+TORCH = {  # importing torch takes seconds: these never end
+    "plain": SLEEP.format(""),
+    "another error": "try:\n    " + SLEEP.format("    ")
+    + "except BaseException as error:\n    raise ImportError('no torch') from error\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TORCH)
+@pytest.mark.parametrize("command", [["generate", "Hi."], ["compare"], ["--help"]])
+def test_ctrl_c_while_a_command_starts(tmp_path, command, kind):
+    (tmp_path / "torch.py").write_text("import pathlib, time\n" + TORCH[kind])
+    path = os.pathsep.join([str(tmp_path), str(reports.PROJECT)])
+    process = start(*command, env={**os.environ, "PYTHONPATH": path})
+    wait_for((tmp_path / "started").exists, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "dartree: interrupted.\n")
+
+
 def test_two_comparisons_into_one_file_leave_one_of_them_whole(tmp_path):
     where = tmp_path / "c.json"
     line = ["compare", *STACK, "--prompts", write_prompts(tmp_path), "--methods", "dartree",
