@@ -23,6 +23,18 @@ def test_it_is_the_linear_layer(shape, bias):
         torch.testing.assert_close(PackedLinear(linear)(x), linear(x), atol=1e-5, rtol=1e-5)
 
 
+def test_training_code_answers_on_a_packed_target():
+    """Batched answers read the sizes of the target's linear layers."""
+    from dartree.training.forward import BatchedTarget, answer
+
+    stack = random_stack(dtype=torch.float32)
+    plain = dartree.generate(stack, prompt(6), method="ar", max_new_tokens=8, stop=[])
+    assert pack([stack.target.model, stack.drafter])
+    target = BatchedTarget(stack.target.model)
+    (ours,) = answer(target, [prompt(6)], max_new_tokens=8, stop_ids=set())
+    assert ours == plain.token_ids
+
+
 @torch.no_grad()
 def test_a_changed_weight_is_packed_again():
     linear = PackedLinear(nn.Linear(24, 40))
