@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 
 from dartree.acceptance import Chooser, NonFiniteLogitsError, walk
-from dartree.checks import instance, positive_int
+from dartree.checks import counted, instance, positive_int
 from dartree.clock import STAGES, Clock
 from dartree.drafter import Block, DrafterCache
 from dartree.methods import check_method, proposal_of, used_settings
@@ -34,6 +34,9 @@ class GenerationError(ValueError):
     def __init__(self, message: str, partial: Generation) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+SHOWN = 60  # characters of a text in the line that stands for a result
 
 
 @dataclass
@@ -62,6 +65,15 @@ class Generation:
     records: list[RoundRecord] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     stop_reason: str = "unfinished"
+
+    def __repr__(self) -> str:
+        """One line: thousands of numbers lie in the records."""
+        tau = "-" if self.tau is None else f"{self.tau:.2f}"
+        text = self.text if len(self.text) <= SHOWN else self.text[:SHOWN] + "…"
+        return (
+            f"Generation({self.method} on {self.stack}: {counted(self.new_tokens, 'token')} in "
+            f"{counted(self.rounds, 'round')}, tau {tau}, ended by {self.stop_reason}, {text!r})"
+        )
 
     @property
     def new_tokens(self) -> int:

@@ -355,3 +355,15 @@ def test_the_options_are_seen_by_tools_and_each_is_explained(function):
         r"^    (\w+(?:, \w+)*)\n        ", dartree.Decoding.__doc__, re.MULTILINE
     )
     assert [n for line in explained for n in line.split(", ")] == options
+
+
+def test_a_result_prints_as_one_short_line():
+    stack = random_stack()
+    result = dartree.generate(stack, prompt(6), max_new_tokens=40, stop=[])
+    assert repr(result).startswith(f"Generation(dartree on {result.stack}: 40 tokens in ")
+    assert f"tau {result.tau:.2f}, ended by length" in repr(result)
+    result.text = "a\nb" * 1000
+    assert len(repr(result)) < 250 and "\n" not in repr(result)
+    assert "1 token in 0 rounds, tau -" in repr(
+        dartree.generate(stack, prompt(6), max_new_tokens=1, stop=[])
+    )
