@@ -20,10 +20,10 @@ NORMALISERS = ("candidates", "vocabulary")
 
 
 def penalty(value: Any) -> float:
-    """A depth penalty as a float; ValueError, with the reason, for a bonus."""
+    """A depth penalty as a float; ValueError, with the reason, below 0."""
     if finite("depth_penalty", value) < 0:
         raise ValueError(
-            f"depth_penalty must be a finite number of at least 0, got {value!r}: with a bonus a "
+            f"depth_penalty must be a finite number of at least 0, got {value!r}: below, a "
             "node can outrank its own parent, and the best nodes need not form a tree."
         )
     if value > MOST_PENALTY:

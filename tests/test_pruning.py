@@ -72,7 +72,7 @@ def test_certain_children_keep_their_parents():
 
 def test_a_bonus_is_refused_because_it_orphans_nodes():
     supertree = Supertree([1, 2, 3], [0, 0, 2], [1, 1, 2], [-1.0, -1.2, -1.3])
-    with pytest.raises(ValueError, match="depth_penalty.*-0.5: with a bonus a node can outrank"):
+    with pytest.raises(ValueError, match="depth_penalty.*-0.5: below, a node can outrank"):
         top_b(supertree, 1, -0.5)
     # With a bonus of 0.5 per level node 3 has the best f, but its parent has the worst.
     f = pruning_scores(supertree, -0.5)

@@ -24,7 +24,7 @@ SHAPES = ((4, 32), (6, 32), (8, 32), (8, 64), (12, 32), (16, 64))
 BEST = 2  # budgets with which the shapes are tried
 FINALISTS = 3  # settings of a method that are timed again
 
-Trial = dict[str, Any]  # settings (as a dict), tau, tokens_per_second, repeats
+Trial = dict[str, Any]  # settings (as a dict), tau, tokens_per_second, speedup, repeats
 Row = Mapping[str, Any]
 
 
@@ -55,10 +55,11 @@ def tune(
 ) -> dict[str, Any]:
     """{methods: trials by method, fastest first, and on what they ran}.
 
-    A trial: settings (as a dict), tau, tokens_per_second (mean over the domains) and repeats. All
-    settings are timed once, the methods that share one in turn; the FINALISTS fastest of each
-    method are then timed again, ``repeats`` times, all methods in turn, and stand first. Give
-    prompts that are not those on which the winners will be compared.
+    A trial: settings (as a dict), tau, tokens_per_second (mean over the domains), speedup (that
+    over the one of `ar` in the same run; it orders the trials, since a machine's speed drifts
+    between runs) and repeats. All settings are timed once, the methods that share one in turn; the
+    FINALISTS fastest of each method are then timed again, ``repeats`` times, all methods in turn,
+    and stand first. Give prompts that are not those on which the winners will be compared.
     """
     found: dict[str, list[Trial]] = {m: [] for m in methods or with_settings(TABLE)}
     trees = using("budget", found)
@@ -70,13 +71,15 @@ def tune(
             stack, [dict(row) for row in prompts], list(by_method), dict(by_method),
             max_new_tokens=max_new_tokens, repeats=times,
         )  # fmt: skip
-        facts.update(on=run_on(result["methods"][0]))
+        plain, *others = result["methods"]
+        facts.update(on=run_on(plain))
         return {
             e["method"]: {
                 "settings": by_method[e["method"]].to_dict(), "tau": e["tau"],
-                "tokens_per_second": _mean_speed(e), "repeats": times,
+                "tokens_per_second": _mean_speed(e), "speedup": _mean_speed(e) / _mean_speed(plain),
+                "repeats": times,
             }
-            for e in result["methods"][1:]
+            for e in others
         }  # fmt: skip
 
     def scan(settings: TreeSettings, methods: Sequence[str]) -> None:
@@ -115,7 +118,7 @@ def _mean_speed(entry: Mapping[str, Any]) -> float:
 
 
 def _ranked(trials: list[Trial]) -> list[Trial]:
-    return sorted(trials, key=lambda trial: -trial["tokens_per_second"])
+    return sorted(trials, key=lambda trial: -trial["speedup"])
 
 
 def _text(settings: TreeSettings) -> str:
@@ -142,7 +145,7 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
     return found
 
 
-HEAD = ("method", "place", "W", "K", "B", "depth", "penalty", "tau", "tokens/s", "tried")
+HEAD = ("method", "place", "W", "K", "B", "depth", "penalty", "tau", "tokens/s", "vs ar", "tried")
 
 
 def trial_cells(method: str, place: str, trial: Trial, tried: int) -> list[str]:
@@ -150,8 +153,8 @@ def trial_cells(method: str, place: str, trial: Trial, tried: int) -> list[str]:
     shown, uses = ("width", "candidates", "budget", "depth", "depth_penalty"), TABLE[method].uses
     settings = {name: trial["settings"][name] for name in shown if name in uses}
     used = [number(settings.get(name), 1 if name == "depth_penalty" else 0) for name in shown]
-    speed = number(trial["tokens_per_second"], 0)
-    return [method, place, *used, number(trial["tau"]), speed, str(tried)]
+    speed = number(trial["tokens_per_second"], 0), number(trial["speedup"])
+    return [method, place, *used, number(trial["tau"]), *speed, str(tried)]
 
 
 def format_tuning(result: Mapping[str, Any]) -> str:
@@ -164,6 +167,7 @@ def format_tuning(result: Mapping[str, Any]) -> str:
     return (
         f"{text_table(rows)}\n\n{result['on']}, {compiled}, {result['prompts']} prompts, up to "
         f"{result['max_new_tokens']} new tokens, T = 0; {result['machine']['processor']}.\n"
-        "tokens/s: mean over the domains. tried: settings that were timed once; the fastest of "
-        f"them, here, were timed again, all methods in turn, median of {result['repeats']} repeats."
+        "tokens/s: mean over the domains; vs ar: against `ar` in the same run. tried: settings "
+        "that were timed once; the fastest of them, here, were timed again, all methods in turn, "
+        f"median of {result['repeats']} repeats."
     )

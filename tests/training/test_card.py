@@ -110,7 +110,13 @@ def test_a_tuning_enters_card_and_stack(tmp_path, monkeypatch):
     for name in ("card.json", "stack.json"):
         shutil.copy(bundled / name, place / name)
     settings = TreeSettings(width=3, budget=7, depth_penalty=0.0).to_dict()
-    trial = {"settings": settings, "tau": 2.5, "tokens_per_second": 123.0, "repeats": 3}
+    trial = {
+        "settings": settings,
+        "tau": 2.5,
+        "tokens_per_second": 123.0,
+        "speedup": 4.5,
+        "repeats": 3,
+    }
     tuned = {
         "methods": {"dartree": [trial]}, "stack": "tiny", "on": "stack tiny, here",
         "compiled": "head", "prompts": 24, "max_new_tokens": 96, "repeats": 3,
@@ -120,5 +126,5 @@ def test_a_tuning_enters_card_and_stack(tmp_path, monkeypatch):
     assert commands.main(["card", "--data", data, "--tuned", str(tmp_path / "tuned.json")]) == 0
     assert json.loads((place / "stack.json").read_text())["tuned"] == {"dartree": settings}
     text = (place / "card.md").read_text()
-    assert "| dartree | fastest | 3 | 64 | 7 | - | 0.0 | 2.50 | 123 | 1 |" in text
+    assert "| dartree | fastest | 3 | 64 | 7 | - | 0.0 | 2.50 | 123 | 4.50 | 1 |" in text
     assert "stack tiny, here, torch.compile: head, 24 prompts" in text
