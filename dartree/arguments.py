@@ -68,7 +68,9 @@ def sampling_arguments(parser: argparse.ArgumentParser, max_new_tokens: int) -> 
     )
     parser.add_argument("--top-p", metavar="P", help="the likeliest tokens that make up P")
     parser.add_argument("--top-k", metavar="K", help="the K likeliest tokens")
-    parser.add_argument("--min-p", metavar="P", help="tokens at least P times as likely as the best")
+    parser.add_argument(
+        "--min-p", metavar="P", help="tokens at least P times as likely as the best"
+    )
     parser.add_argument("--seed", default="0", metavar="S", help="of sampling (default 0)")
 
 
