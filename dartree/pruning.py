@@ -44,7 +44,7 @@ def subtree(tree: DraftTree, nodes: np.ndarray) -> DraftTree:
     parents = number[tree.parents[old]]
     if np.any((parents == 0) & (tree.parents[old] != 0)):
         raise ValueError("nodes must contain the parent of every chosen node.")
-    return DraftTree(tree.tokens[old], parents, tree.depths[old], tree.scores[old])
+    return DraftTree.built(tree.tokens[old], parents, tree.depths[old], tree.scores[old])
 
 
 def top_b(supertree: Supertree, budget: int, depth_penalty: float = 0.0) -> DraftTree:
@@ -127,4 +127,7 @@ def grow_best_first(
             children, state = expand_node(depth, ids[rank], parent_state)
             below.append((children or ((), ()), state))
             propose(len(tokens), 0, score, depth + 1)
-    return DraftTree(*map(np.asarray, (tokens, parents, depths, scores)))
+    return DraftTree.built(
+        np.asarray(tokens, dtype=np.int64), np.asarray(parents, dtype=np.int64),
+        np.asarray(depths, dtype=np.int64), np.asarray(scores, dtype=np.float32),
+    )  # fmt: skip

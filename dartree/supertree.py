@@ -98,7 +98,7 @@ def grow_supertree(
     sizes = np.array(limits.level_sizes(quotas), dtype=np.int64)
     firsts = 1 + np.cumsum(sizes) - sizes  # number of the first node of each depth
     above = np.concatenate([[0], firsts[:-1]])  # and of the depth above it; 0 is the root
-    supertree = Supertree(
+    supertree = Supertree.built(
         tokens=tokens.cpu().numpy(),
         parents=rows.cpu().numpy() + above.repeat(sizes),
         depths=np.arange(1, len(quotas) + 1).repeat(sizes),

@@ -8,9 +8,12 @@ arrays; only models work on torch tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +55,7 @@ class DraftTree:
             raise ValueError("tokens, parents, depths and scores must be 1-D and of one length.")
         if count == 0:
             return
-        if not np.maximum.reduce(self.scores) < np.inf:  # a maximum over NaN is NaN
-            i = int(np.flatnonzero(~(self.scores < np.inf))[0])
-            raise ValueError(f"scores must not be NaN or +inf: node {i + 1} has {self.scores[i]}.")
+        self._check_scores()
         numbers = np.arange(1, count + 1)
         bad = np.flatnonzero((self.parents < 0) | (self.parents >= numbers))
         if bad.size:
@@ -76,8 +77,28 @@ class DraftTree:
                 f"tokens must differ among siblings: node {i + 1} repeats token {self.tokens[i]}."
             )
 
+    def _check_scores(self) -> None:
+        # -inf for a tree without nodes; a maximum over NaN is NaN.
+        if not np.maximum.reduce(self.scores, initial=-np.inf) < np.inf:
+            i = int(np.flatnonzero(~(self.scores < np.inf))[0])
+            raise ValueError(f"scores must not be NaN or +inf: node {i + 1} has {self.scores[i]}.")
+
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @classmethod
+    def built(
+        cls, tokens: np.ndarray, parents: np.ndarray, depths: np.ndarray, scores: np.ndarray
+    ) -> Self:
+        """A tree from arrays [N] of the dtypes above that are right by construction.
+
+        Only the scores are checked, which come from models: the other checks take as long as
+        pruning does.
+        """
+        tree = object.__new__(cls)
+        tree.__dict__.update(tokens=tokens, parents=parents, depths=depths, scores=scores)
+        tree._check_scores()
+        return tree
 
     @classmethod
     def empty(cls) -> DraftTree:

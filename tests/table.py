@@ -61,7 +61,9 @@ class TableTarget:
     def verify(self, cache: TableCache, rows) -> TargetOutput:
         """The token before a row is read from mask and positions, as attention would."""
         ids, positions = rows.ids.tolist(), rows.positions.tolist()
-        visible = rows.mask[0, 0, :, cache.length :] == 0
+        visible = torch.ones(1, 1, dtype=torch.bool)  # the anchor alone comes without a mask
+        if rows.mask is not None:
+            visible = rows.mask[0, 0, :, cache.length :] == 0
         logits = []
         for row, token in enumerate(ids):
             before = [

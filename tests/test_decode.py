@@ -367,3 +367,15 @@ def test_a_result_prints_as_one_short_line():
     assert "1 token in 0 rounds, tau -" in repr(
         dartree.generate(stack, prompt(6), max_new_tokens=1, stop=[])
     )
+
+
+@pytest.mark.parametrize("method", dartree.METHODS)
+def test_trees_that_are_built_unchecked_would_pass_all_checks(method):
+    stack = random_stack()
+    chosen = TreeSettings(width=4, candidates=6, budget=12)
+    out = dartree.generate(stack, prompt(5), method=method, settings=chosen, max_new_tokens=12)
+    trees = [r.tree for r in out.records] + [r.supertree for r in out.records if r.supertree]
+    for tree in trees:
+        again = type(tree)(tree.tokens, tree.parents, tree.depths, tree.scores)
+        for name in ("tokens", "parents", "depths", "scores"):
+            assert getattr(again, name) is getattr(tree, name), f"{name} is of another dtype"

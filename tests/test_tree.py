@@ -77,3 +77,9 @@ def test_scores_are_numbers_or_minus_infinity():
     for value in (np.nan, np.inf):
         with pytest.raises(ValueError, match="scores must not be NaN or .inf: node 2 has"):
             DraftTree([4, 5], [0, 1], [1, 2], [-1.0, value])
+
+
+def test_a_built_tree_still_has_its_scores_checked():
+    one = np.ones(1, dtype=np.int64)
+    with pytest.raises(ValueError, match="scores must not be NaN"):
+        DraftTree.built(one, one - 1, one, np.full(1, np.nan, dtype=np.float32))
