@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dartree.decode import Decoding, Generation, generate
+from dartree.packed import PackedLinear
 from dartree.prompts import Prompt
 from dartree.records import RoundRecord
 from dartree.stack import Stack
@@ -66,6 +67,8 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
         torch.set_rng_state(state)
     end = time.perf_counter()
     out.method, out.token_ids = HF_GENERATE, tokens
+    # Of the model itself: a compiled stack does not use what it may have packed.
+    out.packed = any(isinstance(module, PackedLinear) for module in model.modules())
     out.seconds["prefill"] = times.at[1] - start
     out.seconds["total"] = end - start
     out.seconds["verify"] = end - times.at[1]

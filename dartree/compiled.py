@@ -172,7 +172,8 @@ class CompiledTarget(Target):
 
     @torch.no_grad()
     def verify(self, cache: StaticKVCache, rows: TreeRows) -> TargetOutput:  # type: ignore[override]  # of new_cache
-        """As :meth:`Target.verify`; ValueError for more rows than the largest graph has."""
+        """As :meth:`Target.verify`; ValueError, too, for more rows than the largest graph has."""
+        self.check_mask(cache, rows)
         count, past = len(rows.ids), cache.length
         padded = next((n for n in ROW_COUNTS if n >= count), None)
         if padded is None:
@@ -333,13 +334,22 @@ def compiled_stack(stack: Stack, parts: str = "all") -> Stack:
     """``stack`` with compiled targets, drafters and heads for all methods; ``parts``: or "head".
 
     Single steps of a head, as the chains and `heap` use them, stay eager: on a CPU the call of a
-    compiled graph costs as much as a few products of small matrices. Raises ValueError where
-    torch.compile cannot work.
+    compiled graph costs as much as a few products of small matrices. Graphs of the target and the
+    drafter take the plain weights, so that with "all" the stack does not count as packed. Raises
+    ValueError where torch.compile cannot work.
     """
     if stack.target.device.type == "cpu" and (reason := why_not()):
         raise ValueError(reason)
     marginal = None if stack.marginal is None else _compiled(stack.marginal, parts)
-    return replace(stack, main=_compiled(stack.main, parts), marginal=marginal)
+    packed = stack.packed and parts != "all"
+    return replace(stack, main=_compiled(stack.main, parts), marginal=marginal, packed=packed)
+
+
+def compiled_parts(stack: Stack) -> str | None:
+    """The ``parts`` that :func:`compiled_stack` made ``stack`` with; None for any other stack."""
+    if isinstance(stack.target, CompiledTarget):
+        return "all"
+    return "head" if isinstance(stack.head, CompiledHead) else None
 
 
 def report(stack: Stack) -> str:

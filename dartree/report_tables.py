@@ -83,6 +83,7 @@ def format_bench(result: Mapping[str, Any]) -> str:
         *_sampling_notes(result["options"]),
         *settings_lines(entries),
         *headless_notes(entries),
+        *layout_notes(entries),
         f"ar-compiled: {result['compiled']}.",
     ]
     if result["compiled_methods"]:
@@ -221,6 +222,15 @@ def run_on(entry: Mapping[str, Any]) -> str:
     packed = ", packed weights" if entry["packed"] else ""
     threads = "1 thread" if entry["threads"] == 1 else f"{entry['threads']} threads"
     return f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}, {threads}"
+
+
+def layout_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on the rows whose weights are laid out otherwise than those of the first row."""
+    names = [e["method"] for e in entries if e["packed"] != entries[0]["packed"]]
+    if not names:
+        return []
+    plain = "plain weights, since compiled graphs do not take packed ones"
+    return [f"{', '.join(names)}: {plain if entries[0]['packed'] else 'packed weights'}."]
 
 
 def settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -213,11 +213,16 @@ class Target:
 
         Raises ValueError where the mask does not cover the cached rows and the tree's own.
         """
+        self.check_mask(cache, rows)
+        return self._forward(cache, rows.ids, rows.positions, rows.mask)
+
+    @staticmethod
+    def check_mask(cache: KVCache, rows: TreeRows) -> None:
+        """ValueError unless the mask covers cached and own rows; one row alone may have none."""
         want = (1, 1, len(rows.ids), cache.length + len(rows.ids))
         given = None if rows.mask is None else tuple(rows.mask.shape)
         if given != want and (given or len(rows.ids) > 1):
             raise ValueError(f"mask must have shape {want}, got {given}.")
-        return self._forward(cache, rows.ids, rows.positions, rows.mask)
 
     def _additive(self, visible: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from dartree.compiled import (
 )
 from dartree.packed import pack
 from dartree.supertree import grow_supertree
-from dartree.target import tree_rows
+from dartree.target import TreeRows, tree_rows
 from tests.reference import prompt, random_stack
 from tests.test_tree import random_tree
 
@@ -87,6 +89,23 @@ def test_more_rows_than_the_largest_graph_are_refused(pair):
     rows = tree_rows(eager, tree, anchor=5, past=4)
     with pytest.raises(ValueError, match=f"at most {ROW_COUNTS[-1]}"):
         compiled.verify(cache, rows)
+
+
+def test_several_rows_need_a_mask(pair):
+    rows = TreeRows(torch.tensor([5, 6, 7]), torch.tensor([4, 5, 6]), None)
+    for target in pair:
+        cache = target.new_cache(64)
+        target.prefill(cache, torch.tensor(prompt(4)))
+        with pytest.raises(ValueError, match=r"mask must have shape \(1, 1, 3, 7\), got None"):
+            target.verify(cache, rows)
+
+
+@pytest.mark.parametrize("parts", ["all", "head"])
+def test_graphs_of_the_target_do_not_count_as_packed(eager_graphs, parts):
+    stack = eager_graphs(replace(random_stack(dtype=torch.float32), packed=True), parts)
+    out = dartree.generate(stack, prompt(5), max_new_tokens=2)
+    assert stack.packed is out.packed is (parts == "head")
+    assert module.compiled_parts(stack) == parts
 
 
 @works
