@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dartree.checks import first_line, positive_int
-from dartree.compare import parse_json, read_lines
 from dartree.files import write_atomically
+from dartree.prompt_files import parse_json, read_lines
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 SHUFFLE_SEED = 0

@@ -9,8 +9,9 @@ import torch
 
 import dartree
 from dartree.clock import STAGES
-from dartree.compare import compare, format_table, load_prompts
+from dartree.compare import compare, format_table
 from dartree.methods import TABLE
+from dartree.prompt_files import load_prompts
 from tests.reference import causal_logits, graphs, greedy, prompt, random_stack
 
 
@@ -245,6 +246,27 @@ def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
     best = logits.topk(2).values
     assert first["gap"] == pytest.approx(float(best[0] - best[1]), rel=1e-4)
     assert "texts differ from ar" in format_table(out) and plain["differences"] == []
+
+
+def test_gaps_of_raw_prompts_are_measured_without_the_template(monkeypatch):
+    from dartree import acceptance, decode
+
+    def sloppy(tree, logits, chooser):
+        verdict = acceptance.walk(tree, logits, chooser)
+        if len(tree):
+            verdict.next_anchor = int(tree.tokens[0])
+        return verdict
+
+    monkeypatch.setattr(decode, "walk", sloppy)
+    stack, row = dartree.load_stack("tiny"), {"id": "a", "domain": "d", "prompt": "Once upon"}
+    out = compare(stack, [row], ["dartree"], max_new_tokens=12, raw=True)
+    plain, tree = out["methods"]
+    (found,) = tree["differences"]
+    ids = stack.tokenizer("Once upon", add_special_tokens=False)["input_ids"]
+    assert len(ids) == plain["prompt_tokens"][0]
+    so_far = plain["token_ids"][0][: found["position"]]
+    best = causal_logits(stack.target.model, ids + so_far)[-1].topk(2).values
+    assert found["gap"] == pytest.approx(float(best[0] - best[1]), rel=1e-3)
 
 
 @pytest.mark.parametrize(

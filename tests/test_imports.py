@@ -16,7 +16,7 @@ FILES = {
 }
 # From the bottom to the top; a module imports from its own layer and those below.
 LAYERS = (
-    ("checks", "files", "settings", "clock", "tree", "prompts"),
+    ("checks", "files", "settings", "clock", "tree", "prompts", "prompt_files"),
     (
         "drafter",
         "heads",
@@ -40,7 +40,7 @@ LAYERS = (
     ("api", "hf", "baselines", "stage_memory"),
     ("names",),
     ("",),  # the public names, on demand
-    ("entries", "report_tables", "compare", "bench", "arguments"),
+    ("machine", "entries", "report_tables", "compare", "bench", "arguments"),
     ("analysis", "training", "paper", "datasets"),
     ("plots",),
     ("gallery", "explore", "portable", "widgets"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dartree
-from dartree.compare import load_prompts
+from dartree.prompt_files import load_prompts
 from dartree.stack import bundled_stacks, data_dir, describe
 
 DOMAINS = ("arithmetic", "code", "prose")

@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dartree.compare import machine, versions
 from dartree.files import write_atomically
+from dartree.machine import machine, versions
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "benchmarks"
 BENCH = "dartree bench --limit 8"

@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from dartree.compare import machine, versions
 from dartree.datasets import Row
 from dartree.decode import Generation, generate
 from dartree.hub import find_part, identity
+from dartree.machine import machine, versions
 from dartree.paper.grid import Grid, Key, Model, key, key_of, seed_of
 from dartree.paper.store import RecordFile, read_records
 from dartree.stack import Stack, bundled_sources, load_stack, placement
