@@ -22,8 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from dartree.compare import machine, versions
 from dartree.files import replace_with
+from dartree.machine import machine, versions
 from dartree.stack import Pairing
 
 MOST_BYTES = 2**29  # of all files together; the ones that were not read for longest go first
@@ -41,8 +41,9 @@ def folder() -> Path | None:
 def identity(pairing: Pairing) -> str | None:
     """Hash of what target and drafter of ``pairing`` compute with; None where nothing is kept.
 
-    It covers the weights as they are in memory, configurations, device, threads, the versions of
-    everything and the sources of this package.
+    It covers the weights as they are in memory, the kinds of the layers that hold them (packed and
+    compiled ones round otherwise), configurations, device, threads, the versions of everything and
+    the sources of this package.
     """
     if folder() is None:
         return None
@@ -50,8 +51,10 @@ def identity(pairing: Pairing) -> str | None:
     facts = [target.tap_ids, target.device, getattr(target.config, "_attn_implementation", "")]
     facts += [machine(), versions(), torch.get_float32_matmul_precision(), _sources()]
     facts += [torch.backends.cpu.get_cpu_capability(), drafter and drafter.config]
+    facts += [type(part).__qualname__ for part in (target, drafter)]
     found = hashlib.sha256(f"{facts} {target.config.to_dict()}".encode())
     for module in filter(None, (target.model, drafter)):
+        found.update(str([type(layer).__qualname__ for layer in module.modules()]).encode())
         found.update(_digest(module.state_dict()).encode())
     return found.hexdigest()
 

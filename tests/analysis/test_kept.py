@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from dartree.analysis import kept
 from dartree.analysis.anchors import anchors
 from dartree.analysis.replay import Replay
+from dartree.packed import pack
 from tests.reference import random_stack
 
 PROMPTS = [[1, 2, 3], [5]]
@@ -138,6 +139,14 @@ def test_every_name_stands_for_what_it_depends_on(stack, place, monkeypatch):
         kept.keep("a", what, tensors)
     kept.keep("b", what, tensors)
     assert len(list(place.iterdir())) == 4
+
+
+def test_layouts_that_round_otherwise_have_names_of_their_own(place, eager_graphs):
+    stack = random_stack(dtype=torch.float32)
+    names = [kept.identity(stack.main), kept.identity(eager_graphs(stack).main)]
+    assert pack([stack.target.model, stack.drafter])
+    names += [kept.identity(stack.main), kept.identity(eager_graphs(stack).main)]
+    assert len(set(names)) == 4
 
 
 def test_another_process_may_be_faster(place):
