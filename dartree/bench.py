@@ -20,12 +20,14 @@ import torch
 from dartree.baselines import AR_COMPILED, BASELINES, HF_GENERATE, ar_compiled, hf_generate
 from dartree.checks import positive_int
 from dartree.clock import STAGES
-from dartree.compare import compare, machine, prompt_of, settings_by_method, versions
-from dartree.compiled import CompiledHead, CompiledTarget, compiled_stack, report, why_not
+from dartree.compare import NOTHING_TO_TIME, compare, settings_by_method
+from dartree.compiled import compiled_parts, compiled_stack, report, why_not
 from dartree.decode import Generation, generate
 from dartree.entries import ms_per_round
+from dartree.machine import machine, versions
 from dartree.memory import estimate
 from dartree.methods import check_method
+from dartree.prompt_files import prompt_of
 from dartree.report_tables import format_bench as format_bench
 from dartree.report_tables import format_sweep as format_sweep
 from dartree.settings import TreeSettings
@@ -66,8 +68,8 @@ def bench(
         HF_GENERATE: functools.partial(hf_generate, stack)
     }
     reason = why_not() if compiled else "not asked for"
-    own = isinstance(stack.target, CompiledTarget)
-    fast = None if reason else stack if own else compiled_stack(stack)
+    whole = compiled_parts(stack) == "all"
+    fast = None if reason else stack if whole else compiled_stack(stack)
     if fast:
         baselines[AR_COMPILED] = functools.partial(ar_compiled, fast)
     result = compare(
@@ -76,7 +78,7 @@ def bench(
     )  # fmt: skip
     entries = {e["method"]: e for e in result["methods"]}
     if not entries["ar"]["tokens_per_second"]:
-        raise ValueError("no prompt gave a second token: there is nothing to time.")
+        raise ValueError(NOTHING_TO_TIME)
     one_token = [name for name in BASELINES if name in entries]
     fastest = max(one_token, key=lambda n: entries[n]["tokens_per_second"] or 0)
     step = ms_per_round(entries["ar"])
@@ -93,7 +95,7 @@ def bench(
         _against_fastest(domain, entries, one_token)
     result["fastest_baseline"] = fastest
     result["compiled"] = report(fast) if fast else f"left out: {reason}"
-    result["compiled_methods"] = report(stack) if isinstance(stack.head, CompiledHead) else None
+    result["compiled_methods"] = report(stack) if compiled_parts(stack) else None
     return result
 
 
@@ -136,7 +138,7 @@ def sweep(
         raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {parameter!r}.")
     for method in methods or ():
         check_method(method)
-    base, threads = settings or stack.settings, torch.get_num_threads()
+    base, threads = stack.chosen_settings(settings), torch.get_num_threads()
     asked = [stack.encode(prompt_of(row)) for row in prompts]
     values = SWEEPS[parameter] if values is None else values
     if parameter == "prefix":
@@ -171,7 +173,7 @@ def sweep(
                 ]
                 if repeat:
                     points.setdefault((value, method), []).append(run)
-                elif parameter == "prefix" and not isinstance(stack.target, CompiledTarget):
+                elif parameter == "prefix" and compiled_parts(stack) != "all":
                     peaks[value, method] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
     finally:
         torch.set_num_threads(threads)
@@ -265,7 +267,7 @@ def memory_by_stage(
     if stack.drafter.dtype == target.dtype:
         need = asdict(estimate(
             target.config.to_dict(), stack.drafter.config,
-            by_method.get("dartree") or stack.settings, len(ids) + max_new_tokens,
+            stack.chosen_settings(by_method.get("dartree")), len(ids) + max_new_tokens,
             target.dtype.itemsize,
         ))  # fmt: skip
     return {"methods": found, "estimate": need, "prompt_tokens": len(ids)}

@@ -25,7 +25,7 @@ from dartree.configs import check_headless, check_pair, read_json
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find_part
-from dartree.methods import TABLE
+from dartree.methods import TABLE, check_method
 from dartree.packed import pack as pack_linear_layers
 from dartree.prompts import Prompt, encode_prompt, eos_ids
 from dartree.settings import TreeSettings
@@ -110,8 +110,11 @@ class Stack:
         return self.main.head
 
     def pairing(self, method: str) -> Pairing:
-        """The pairing that ``method`` runs on, with a label that says which checkpoint it is."""
-        if method == "ar":
+        """The pairing that ``method`` runs on, with a label that says which checkpoint it is.
+
+        Raises ValueError for a name that is no method's.
+        """
+        if check_method(method) == "ar":
             return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
         main = self.main
         headless = main.head.name == NoCorrection.name  # true of a compiled one, too

@@ -10,8 +10,10 @@ import torch
 
 import dartree
 from dartree import baselines, bench
+from dartree.analysis.cost import measure
 from dartree.cli import main
 from dartree.clock import STAGES
+from dartree.packed import pack
 from dartree.settings import TreeSettings
 from tests.conftest import DATA
 from tests.reference import graphs, greedy, prompt, random_stack
@@ -101,6 +103,23 @@ def test_the_compiled_baseline_compiles_nothing_while_it_is_timed(stack, monkeyp
     assert set(found) == {2} and len(found) == 2 * 2 * 4
 
 
+def test_rows_that_do_not_use_packed_weights_are_named(monkeypatch, eager_graphs):
+    """The graphs of ar-compiled; on a compiled stack the others, since hf-generate has none."""
+    monkeypatch.setattr(bench, "compiled_stack", eager_graphs)
+    monkeypatch.setattr(bench, "why_not", lambda: None)
+    packed = random_stack(dtype=torch.float32)
+    packed.packed = pack([packed.target.model, packed.drafter])
+    options = dict(repeats=1, max_new_tokens=4, stop=[])
+    result = bench.bench(packed, ROWS[:1], [], **options)
+    assert [e["method"] for e in result["methods"] if not e["packed"]] == ["ar-compiled"]
+    text = bench.format_bench(result)
+    assert ", packed weights, " in text and "\nar-compiled: plain weights, since " in text
+    result = bench.bench(eager_graphs(packed), ROWS[:1], ["domino"], **options)
+    assert [e["method"] for e in result["methods"] if e["packed"]] == ["hf-generate"]
+    text = bench.format_bench(result)
+    assert ", packed weights, " not in text and "\nhf-generate: packed weights.\n" in text
+
+
 def test_each_domain_is_divided_by_the_loop_that_is_fastest_there(stack, monkeypatch):
     """Tokens a second set by hand: `ar` wins the domain of 5 ids, hf-generate that of 9."""
     from dartree import compare
@@ -181,6 +200,10 @@ def test_a_heavy_penalty_makes_trees_shallow(stack):
 def test_unknown_sweeps_are_refused(stack):
     with pytest.raises(ValueError, match="sweep must be one of budget"):
         bench.sweep(stack, ROWS, "speed")
+    with pytest.raises(ValueError, match="settings must be a TreeSettings, got dict"):
+        bench.sweep(stack, ROWS, "budget", settings={})
+    with pytest.raises(ValueError, match="settings must be a TreeSettings, got dict"):
+        measure(stack, ROWS, settings={})
 
 
 def test_long_prompts_end_with_the_question_and_have_the_length_asked_for():

@@ -53,6 +53,9 @@ def test_labels_say_which_drafter_and_whether_the_head_is_used():
     stack.marginal = random_stack(head="none").main
     assert stack.pairing("ddtree") is stack.marginal
     assert stack.pairing("domino-ddtree") is stack.main
+    for name in ("nope", None):
+        with pytest.raises(ValueError, match=f"method must be one of .*, got {name!r}"):
+            stack.pairing(name)
 
 
 def test_a_drafter_without_a_head_says_so_where_a_head_would_be_used():

@@ -79,7 +79,7 @@ def measure(
     answers have no round.
     """
     drafts, vocabulary = stack.drafter.config.drafts, stack.target.vocab_size
-    base = (settings or stack.settings).clamped(drafts, vocabulary)
+    base = stack.chosen_settings(settings).clamped(drafts, vocabulary)
     options = {"methods": ["dartree"], "settings": base, **options}
     by_budget = sweep(stack, prompts, "budget", sorted(budgets), **options)["rows"]
     if not all(row["nodes_per_round"] for row in by_budget):
