@@ -117,6 +117,27 @@ def sampling(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def option(name: str) -> str:
+    """How the command line names the argument ``name``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def generate_options(args: argparse.Namespace, ids: list[int], settings: TreeSettings) -> list[str]:
+    """Options of `dartree generate` for the prompt ``ids``: the stack and sampling of ``args``."""
+    names = (
+        "stack", "target", "drafter", "dflash", "dtype", "device", "device_map", "threads",
+        "temperature", "seed", "top_p", "top_k", "min_p",
+    )  # fmt: skip
+    given = {name: getattr(args, name) for name in names} | settings.to_dict()
+    line = ["--ids", ",".join(map(str, ids)), "--max-new-tokens", args.max_new_tokens]
+    for name, value in given.items():
+        if value is not None:
+            line += [option(name), str(value)]
+    if args.pack is not None:
+        line.append("--pack" if args.pack else "--no-pack")
+    return line
+
+
 def check_early(args: argparse.Namespace, methods: list[str]) -> None:
     """Refuse bad settings before any model is loaded."""
     from dartree.acceptance import Chooser
@@ -153,25 +174,32 @@ def prompt_files(path: str | None) -> list[Path]:
 
 def prompt_rows(files: list[Path], limit: int | None = None) -> list[dict[str, Any]]:
     """Rows of all ``files``; ``limit`` keeps the first of each domain of a file."""
-    from dartree.compare import load_prompts
+    from dartree.prompt_files import load_prompts
 
     return [row for file in files for row in load_prompts(file, limit)]
 
 
-def load(args: argparse.Namespace) -> Stack:
+def use_threads(text: str | None) -> None:
+    """Let torch use the threads of --threads; None leaves their number as it is."""
     import torch
 
     from dartree.checks import positive_int
+
+    if text is None:
+        return
+    threads = positive_int("threads", integer("threads", text))
+    if threads > MOST_THREADS:
+        raise ValueError(f"threads must be at most {MOST_THREADS}, got {threads}.")
+    torch.set_num_threads(threads)
+
+
+def load(args: argparse.Namespace) -> Stack:
     from dartree.stack import load_stack
     from dartree.tensor_parallel import TENSOR_PARALLEL
 
     if args.compile not in (None, "all", "head"):
         raise ValueError(f"compile must be all or head, got {args.compile!r}.")
-    if args.threads is not None:
-        threads, most = positive_int("threads", integer("threads", args.threads)), MOST_THREADS
-        if threads > most:
-            raise ValueError(f"threads must be at most {most}, got {threads}.")
-        torch.set_num_threads(threads)
+    use_threads(args.threads)
     if args.device_map is not None and args.device is not None:
         raise ValueError("give either device or device_map, not both.")
     if args.device_map is not None and args.compile == "all":

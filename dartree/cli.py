@@ -11,9 +11,11 @@ from typing import Any
 
 from dartree.arguments import (
     check_early,
+    generate_options,
     integer,
     load,
     method_names,
+    option,
     prompt_files,
     prompt_rows,
     sampling,
@@ -22,8 +24,6 @@ from dartree.arguments import (
     tree_arguments,
     tree_settings,
 )
-
-TREE_OPTIONS = ("width", "candidates", "budget", "depth_penalty", "depth")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,7 +78,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; handlers import what they need when they run."""
+    """The parser of all commands; each sets ``handler`` to a function of the arguments."""
     parser = _Parser(
         prog="dartree", description="Learn, measure and extend tree-based speculative decoding."
     )
@@ -340,7 +340,7 @@ def _bench(args: argparse.Namespace) -> int:
         memory_by_stage,
         sweep,
     )
-    from dartree.compare import prompt_of
+    from dartree.prompt_files import prompt_of
 
     methods, repeats, prompts = _many(args)
     options = {"prompts_file": _prompts_file(args), **sampling(args)}
@@ -349,17 +349,18 @@ def _bench(args: argparse.Namespace) -> int:
     for name in args.sweep or ():
         if name not in SWEEPS:
             raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
-    for option in ("tuned", "memory", "no_compile"):
-        if args.sweep and getattr(args, option) not in (None, False):
-            raise ValueError(f"sweep cannot be combined with --{option.replace('_', '-')}.")
+    for name in ("tuned", "memory", "no_compile"):
+        if args.sweep and getattr(args, name) not in (None, False):
+            raise ValueError(f"sweep cannot be combined with {option(name)}.")
     if args.device_map and not (args.no_compile or args.sweep):
         raise ValueError("device_map needs --no-compile: a graph of the target has one device.")
     if args.memory and args.compile:
         raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
+    tuned = _tuned_file(args)
     stack = load(args)
     settings: Any = tree_settings(args, stack.settings)
     if args.tuned is not None:
-        settings = _tuned(args, stack)
+        settings = _tuned_of(stack) if tuned is None else tuned
     if args.sweep:
         chosen = None if args.methods is None else methods
         results = [
@@ -380,39 +381,33 @@ def _bench(args: argparse.Namespace) -> int:
         ),
     )  # fmt: skip
     if args.memory:
-        result["memory"] = memory(stack, _memory_arguments(args, stack, prompts[0]))
         ids = stack.encode(prompt_of(prompts[0]))
+        own = settings.get("dartree") if isinstance(settings, dict) else settings
+        result["memory"] = memory(stack, generate_options(args, ids, own or stack.settings))
         result["stage_memory"] = memory_by_stage(stack, ids, settings, options["max_new_tokens"])
     print(format_bench(result))
     _write_json(args.json, result)
     return 0
 
 
-def _memory_arguments(args: argparse.Namespace, stack, row: dict[str, Any]) -> list[str]:
-    """Options of `dartree generate` for the first prompt of a benchmark, as ids."""
-    from dartree.compare import prompt_of
-
-    ids = ",".join(map(str, stack.encode(prompt_of(row))))
-    line = ["--ids", ids, "--max-new-tokens", args.max_new_tokens]
-    for name in (
-        "stack", "target", "drafter", "dflash", "dtype", "device", "device_map", "threads",
-        "temperature", "seed", "top_p", "top_k", "min_p",
-        *TREE_OPTIONS, "normalise", "score_temperature",
-    ):  # fmt: skip
-        if getattr(args, name) is not None:
-            line += [f"--{name.replace('_', '-')}", getattr(args, name)]
-    return line
-
-
-def _tuned(args: argparse.Namespace, stack) -> dict[str, Any]:
+def _tuned_file(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Settings by method of the FILE of --tuned; None where there is none."""
     from dartree.settings import TreeSettings
 
-    if any(getattr(args, name) is not None for name in TREE_OPTIONS):
-        raise ValueError("tuned gives the settings itself; leave out --sweep and tree settings.")
-    if args.tuned:
-        from dartree.analysis.tuning import read_tuning, winners
+    if args.tuned is None:
+        return None
+    for name in TreeSettings().to_dict():
+        if getattr(args, name) is not None:
+            raise ValueError(f"tuned gives the settings itself; leave out {option(name)}.")
+    if not args.tuned:
+        return None
+    from dartree.analysis.tuning import read_tuning, winners
 
-        return {m: TreeSettings(**s) for m, s in winners(read_tuning(args.tuned)).items()}
+    return {m: TreeSettings(**s) for m, s in winners(read_tuning(args.tuned)).items()}
+
+
+def _tuned_of(stack) -> dict[str, Any]:
+    """The tuned settings of a stack's card; ValueError where it has none."""
     if not stack.tuned:
         raise ValueError(f"stack {stack.name!r} has no tuned settings; its card lists none.")
     return stack.tuned

@@ -210,19 +210,56 @@ def test_the_help_of_bench_names_every_sweep(capsys):
     assert SWEEPS.keys() <= {word.strip(",;") for word in words}
 
 
-def test_the_memory_run_has_the_settings_of_the_benchmark():
-    from dartree.cli import _memory_arguments, build_parser
+def memory_run(monkeypatch, *options):
+    """What a benchmark with --memory gives the processes that it weighs, as their parser reads it.
 
-    asked = ["--budget", "9", "--depth-penalty", "0.5", "--temperature", "1", "--seed", "3"]
-    args = build_parser().parse_args(["bench", *STACK, *asked])
-    line = _memory_arguments(args, load_case("domino-shift")[0], {"ids": [3, 4]})
+    Nothing is weighed.
+    """
+    from dartree.cli import build_parser
+
+    seen = []
+
+    def keep(stack, line):
+        seen.extend(line)
+        return {"ar": 1, "dartree": 1, "drafter": 1}
+
+    monkeypatch.setattr("dartree.bench.memory", keep)
+    common = ["--methods", "dartree", "--no-compile", "--repeats", "1", "--max-new-tokens", "3"]
+    assert main(["bench", *STACK, *common, "--memory", *map(str, options)]) == 0
+    return build_parser().parse_args(["generate", *seen])
+
+
+def test_the_memory_run_has_the_settings_of_the_benchmark(monkeypatch, tmp_path):
+    asked = ["--budget", "9", "--depth-penalty", "0.5", "--temperature", "1", "--seed", "3",
+             "--normalise", "vocabulary"]  # fmt: skip
+    args = memory_run(monkeypatch, "--prompts", write_prompts(tmp_path), *asked)
     for name, value in zip(asked[::2], asked[1::2], strict=True):
-        assert line[line.index(name) + 1] == value
+        assert getattr(args, name[2:].replace("-", "_")) == value
+    assert (args.target, args.drafter, args.ids) == (*STACK[1::2], "3,4")
+
+
+def test_the_memory_run_has_the_tuned_settings(monkeypatch, tmp_path):
+    from dartree.arguments import tree_settings
+
+    tuned = dartree.TreeSettings(width=3, candidates=7, budget=5, depth_penalty=0.125, depth=2)
+    file = tmp_path / "tuned.json"
+    file.write_text(json.dumps({"methods": {"dartree": [{"settings": tuned.to_dict()}]}}))
+    args = memory_run(monkeypatch, "--prompts", write_prompts(tmp_path), "--tuned", file)
+    assert tree_settings(args, dartree.TreeSettings()) == tuned
+
+
+@pytest.mark.parametrize(
+    ("given", "pack"), [(["--pack"], True), (["--no-pack"], False), ([], None)], ids=str
+)
+def test_the_memory_run_has_the_layout_of_the_benchmark(monkeypatch, tmp_path, given, pack):
+    args = memory_run(monkeypatch, "--prompts", write_prompts(tmp_path), *given)
+    assert args.pack is pack
 
 
 def test_dflash_is_the_drafter_of_the_marginals(capsys, tmp_path):
     """In every command that takes a stack; the memory run of a benchmark gets it too."""
-    from dartree.cli import _memory_arguments, build_parser
+    from dartree.arguments import generate_options
+    from dartree.cli import build_parser
 
     own = headless(tmp_path / "own")
     stack = [*STACK, "--dflash", str(own)]
@@ -235,7 +272,7 @@ def test_dflash_is_the_drafter_of_the_marginals(capsys, tmp_path):
     assert status == 2 and "dflash is given together with target and drafter" in err
     for command in ("compare", "bench"):
         args = build_parser().parse_args([command, *stack, "--device-map", "cpu"])
-        line = _memory_arguments(args, load_case("domino-shift")[0], {"ids": [3, 4]})
+        line = generate_options(args, [3, 4], dartree.TreeSettings())
         assert line[line.index("--dflash") + 1] == str(own)
         assert line[line.index("--device-map") + 1] == "cpu"
 

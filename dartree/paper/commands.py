@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dartree.arguments import integer, tree_arguments, tree_settings
+from dartree.arguments import integer, tree_arguments, tree_settings, use_threads
 
-if TYPE_CHECKING:  # the parser is built for every command and must not load torch
+if TYPE_CHECKING:
     from dartree.paper.grid import Grid, Model
     from dartree.settings import TreeSettings
     from dartree.stack import Stack
@@ -190,12 +190,10 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     """What `load_stack` needs besides names; this process's own GPU where none is named."""
     import torch
 
-    from dartree.checks import positive_int
     from dartree.stack import torch_dtype
     from dartree.tensor_parallel import TENSOR_PARALLEL
 
-    if args.threads is not None:
-        torch.set_num_threads(positive_int("threads", integer("threads", args.threads)))
+    use_threads(args.threads)
     device = args.device
     if device == "cuda":  # without an index: every process has its own
         device = f"cuda:{local}"

@@ -109,6 +109,12 @@ def test_a_dry_run_in_a_rehearsal_and_with_its_own_drafter(no_network, tmp_path,
     assert "for the drafter of dflash and ddtree" in capsys.readouterr().out
 
 
+def test_more_threads_than_can_be_started_are_refused(no_network, tmp_path, capsys):
+    call = ["paper", "--rehearsal", "--dry-run", "--out", str(tmp_path / "out")]
+    assert main([*call, "--threads", "5000"]) == 2
+    assert "threads must be at most 1024, got 5000" in capsys.readouterr().err
+
+
 def test_every_process_has_a_gpu_of_its_own(monkeypatch):
     """Named without an index, or not named at all; an index is kept."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
