@@ -43,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
     if tokens < 2:
         raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
     methods = with_settings(METHODS if args.methods is None else method_names(args.methods))
-    if not methods:
-        raise ValueError(f"methods must name one that has settings, got {args.methods!r}.")
     prompts = split_off(prompt_rows(prompt_files(args.prompts)), limit)
     check_output("json", args.json)
     result = tune(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 import dartree
 from dartree.analysis import tuning
@@ -59,6 +60,32 @@ def test_tau_of_a_trial_is_that_of_decoding(small):
         assert trial["tau"] == pytest.approx(sum(rounds) / len(rounds))
 
 
+@pytest.mark.parametrize("parts", ["all", "head", None])
+def test_what_was_compiled_is_said(small, eager_graphs, parts):
+    stack = random_stack(dtype=torch.float32)
+    stack = eager_graphs(stack, parts) if parts else stack
+    result = tuning.tune(stack, ROWS[:1], ["domino"], max_new_tokens=6, repeats=1)
+    assert f", torch.compile: {parts or 'nothing'}, " in tuning.format_tuning(result)
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "words"),
+    [
+        (["ar"], {}, "methods must name one that has settings, got ar"),
+        ([], {}, "methods must name one that has settings, got none"),
+        (["dflash"], {"max_new_tokens": 1}, "there is nothing to time"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(small, methods, options, words):
+    with pytest.raises(ValueError, match=words):
+        tuning.tune(random_stack(), ROWS, methods, **options)
+
+
+def test_methods_without_settings_are_left_out(small):
+    result = tuning.tune(random_stack(), ROWS[:1], ["ar", "domino"], max_new_tokens=6, repeats=1)
+    assert list(tuning.winners(result)) == ["domino"]
+
+
 def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
     file = tmp_path / "tuned.json"
     line = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "6"]
@@ -79,7 +106,10 @@ def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
         (["tune", *STACK, "--max-new-tokens", "1"], "max_new_tokens must be at least 2"),
         (["tune", *STACK, "--limit", "0"], "limit must be"),
         (["bench", *STACK, "--limit", "1", "--tuned", "README.md"], "README.md"),
-        (["bench", *STACK, "--limit", "1", "--tuned", "missing.json"], "missing.json"),
+        (["bench", "--target", "./x", "--drafter", "./y", "--tuned", "no.json"], "no.json"),
+        (["bench", *STACK, "--tuned", "--normalise", "vocabulary"], "leave out --normalise."),
+        (["bench", *STACK, "--tuned", "--score-temperature", "2"], "out --score-temperature."),
+        (["bench", *STACK, "--tuned", "x", "--depth-penalty", "0"], "leave out --depth-penalty."),
     ],
 )
 def test_bad_input_is_one_sentence(line, sentence, capsys):

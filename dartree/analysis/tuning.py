@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dartree.checks import file_path
-from dartree.compare import compare, machine, versions
-from dartree.compiled import CompiledHead
+from dartree.compare import NOTHING_TO_TIME, compare
+from dartree.compiled import compiled_parts
 from dartree.configs import read_json
+from dartree.machine import machine, versions
 from dartree.methods import TABLE, check_method
 from dartree.report_tables import number, run_on, text_table
 from dartree.settings import TreeSettings
@@ -21,7 +22,7 @@ DEPTHS = (8, 12, 16)  # of chains: a shorter one costs fewer rows
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)
 # (W, K) that trees of a width are tried with beside the stack's own, at their best budgets
 SHAPES = ((4, 32), (6, 32), (8, 32), (8, 64), (12, 32), (16, 64))
-BEST = 2  # budgets with which the shapes are tried
+BEST = 2  # fastest trials of a method whose settings are tried with the shapes
 FINALISTS = 3  # settings of a method that are timed again
 
 Trial = dict[str, Any]  # settings (as a dict), tau, tokens_per_second, speedup, repeats
@@ -34,8 +35,13 @@ def using(setting: str, methods: Iterable[str]) -> list[str]:
 
 
 def with_settings(methods: Iterable[str]) -> list[str]:
-    """Those of ``methods`` that depend on any setting, and so can be tuned."""
-    return [method for method in methods if TABLE[check_method(method)].uses]
+    """Those of ``methods`` that have settings, and so can be tuned; ValueError where none has."""
+    given = list(methods)
+    found = [method for method in given if TABLE[check_method(method)].uses]
+    if not found:
+        names = ", ".join(given) or "none"
+        raise ValueError(f"methods must name one that has settings, got {names}.")
+    return found
 
 
 def split_off(prompts: Sequence[Row], limit: int) -> list[Row]:
@@ -53,7 +59,13 @@ def tune(
     repeats: int = 3,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """{methods: trials by method, fastest first, and on what they ran}.
+    """Time many settings of ``methods`` (None: all that have any) on ``prompts``, greedily.
+
+    Returns {methods: trials by method, fastest first, stack, on, compiled, prompts,
+    max_new_tokens, repeats, machine, versions}. ``on``: stack, dtype, device, layout of weights and
+    threads, as tables name them; ``compiled``: what torch.compile serves, "all", "head" or
+    "nothing". Raises ValueError where no method has settings and where no prompt gives a second
+    token.
 
     A trial: settings (as a dict), tau, tokens_per_second (mean over the domains), speedup (that
     over the one of `ar` in the same run; it orders the trials, since a machine's speed drifts
@@ -61,7 +73,8 @@ def tune(
     FINALISTS fastest of each method are then timed again, ``repeats`` times, all methods in turn,
     and stand first. Give prompts that are not those on which the winners will be compared.
     """
-    found: dict[str, list[Trial]] = {m: [] for m in methods or with_settings(TABLE)}
+    chosen = with_settings(TABLE if methods is None else methods)
+    found: dict[str, list[Trial]] = {method: [] for method in chosen}
     trees = using("budget", found)
     facts: dict[str, Any] = {}
 
@@ -105,8 +118,7 @@ def tune(
             finals[method].append(trial)
     return {
         "methods": {m: _ranked(finals[m]) + t[FINALISTS:] for m, t in ranked.items()},
-        "stack": stack.name, **facts,
-        "compiled": "head" if isinstance(stack.head, CompiledHead) else "nothing",
+        "stack": stack.name, **facts, "compiled": compiled_parts(stack) or "nothing",
         "prompts": len(prompts), "max_new_tokens": max_new_tokens, "repeats": repeats,
         "machine": machine(), "versions": versions(),
     }  # fmt: skip
@@ -114,7 +126,10 @@ def tune(
 
 def _mean_speed(entry: Mapping[str, Any]) -> float:
     speeds = [d["tokens_per_second"] for d in entry["domains"].values()]
-    return statistics.fmean(speed for speed in speeds if speed is not None)
+    timed = [speed for speed in speeds if speed is not None]
+    if not timed:
+        raise ValueError(NOTHING_TO_TIME)
+    return statistics.fmean(timed)
 
 
 def _ranked(trials: list[Trial]) -> list[Trial]:
