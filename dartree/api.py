@@ -95,8 +95,8 @@ def corrected_logits(stack: Stack, block: Block, draft_ids: Sequence[int]) -> to
 def expand(stack: Stack, block: Block, settings: TreeSettings | None = None) -> Supertree:
     """The supertree of ``block`` under the stack's head (W, K and depth of ``settings``).
 
-    The step of a round without the checks of its arguments, for any head, and with the candidates
-    and head calls in its result, is :func:`dartree.supertree.grow_supertree`.
+    A round calls :func:`dartree.supertree.grow_supertree`, which takes any head, checks no
+    arguments and also returns the candidates and the number of head calls.
     """
     _check_block(stack, block)
     settings = stack.chosen_settings(settings)

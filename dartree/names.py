@@ -1,5 +1,5 @@
 # ruff: noqa: F401
-"""The public names, imported: what ``import dartree`` gives once one of them is asked for."""
+"""The public names. The package loads this module when one of them is first used."""
 
 from dartree.api import corrected_logits, ddtree, draft, expand, verify
 from dartree.checks import CheckpointError

@@ -62,12 +62,13 @@ def reason(weight: torch.Tensor) -> str | None:
 
 
 def pack(models: Iterable[nn.Module], asked: bool = False) -> bool:
-    """Pack the linear layers of ``models`` in place; returns whether they are packed.
+    """Pack the linear layers of ``models`` in place; returns whether any are packed.
 
-    Without ``asked`` they are only where they can be and weigh no more than MOST_BYTES; with it,
-    raises ValueError where that cannot work: on a GPU, in another dtype than fp32, or with a torch
-    without oneDNN.
+    Layers that weigh more than MOST_BYTES in all are packed only if ``asked`` for. What cannot be
+    packed (on a GPU, in another dtype than fp32, or with a torch without oneDNN) stays as it is,
+    or, if ``asked`` for, raises ValueError.
     """
+    models = list(models)
     places = {
         (module, name): child
         for model in models
@@ -83,4 +84,4 @@ def pack(models: Iterable[nn.Module], asked: bool = False) -> bool:
         return False
     for (module, name), linear in places.items():
         setattr(module, name, PackedLinear(linear))
-    return True
+    return any(isinstance(module, PackedLinear) for model in models for module in model.modules())

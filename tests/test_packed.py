@@ -81,6 +81,12 @@ def test_where_it_cannot_work_it_is_left_out_or_refused_when_asked_for():
         pack([model], asked=True)
 
 
+def test_whether_anything_is_packed():
+    assert not pack([nn.Sequential(nn.ReLU())])
+    model = nn.Sequential(nn.Linear(8, 8))
+    assert pack([model]) and pack([model])
+
+
 def test_heavy_weights_are_packed_only_when_asked_for(monkeypatch):
     monkeypatch.setattr(packed, "MOST_BYTES", 100)
     model = nn.Sequential(nn.Linear(8, 8))
