@@ -13,6 +13,7 @@ import numpy as np
 from dartree.acceptance import Verdict
 from dartree.checks import file_path, instance
 from dartree.files import write_atomically
+from dartree.methods import TABLE
 from dartree.proposers import Proposal
 from dartree.tree import DraftTree, Supertree
 
@@ -21,6 +22,7 @@ BLOCK_END = "block end"
 NOT_PROPOSED = "not proposed"
 CUT_AT_DEPTH = "cut at its depth"
 CUT_BY_BUDGET = "cut by the budget"
+NO_ROOM = "no room at its depth"
 NOT_EXPANDED = "parent not expanded"
 
 # What each of them means, and what would have held the token.
@@ -36,6 +38,11 @@ REASONS = {
     CUT_BY_BUDGET: (
         "it was scored and kept, but not among the B best nodes of all depths",
         "a larger B, or another depth penalty",
+    ),
+    NO_ROOM: (
+        "`dartree-fixed` alone, which spreads B over the depths beforehand: the share of its depth "
+        "went to other nodes, or B was spent above it",
+        "a larger B",
     ),
     NOT_EXPANDED: (
         "its parent was the last node that a best-first search took, and got no children",
@@ -61,15 +68,18 @@ def missing_reason(
     depth = len(verdict.path)
     if depth == depth_limit:
         return BLOCK_END
-    if proposal.candidates is None or depth >= len(proposal.candidates):
-        # Chains propose one token a depth; a fixed tree may spend its budget before depth D.
-        return NOT_PROPOSED if proposal.candidates is None else CUT_BY_BUDGET
+    if proposal.candidates is None:  # chains propose one token a depth
+        return NOT_PROPOSED
+    spread = proposal.supertree is not None and "width" not in TABLE[method].uses
+    if depth >= len(proposal.candidates):
+        return NO_ROOM if spread else NOT_PROPOSED
     if token not in proposal.candidates[depth]:
         return NOT_PROPOSED
     if proposal.supertree is not None and proposal.kept is not None:
         parent = int(proposal.kept[node - 1]) if node else 0
-        found = proposal.supertree.child(parent, token)
-        return CUT_BY_BUDGET if found else CUT_AT_DEPTH
+        if proposal.supertree.child(parent, token):
+            return CUT_BY_BUDGET
+        return NO_ROOM if spread else CUT_AT_DEPTH
     # A node-by-node search does not expand the node that it popped last.
     return NOT_EXPANDED if node == len(tree) else CUT_BY_BUDGET
 

@@ -11,7 +11,10 @@ import pytest
 
 import dartree
 from dartree import records as module
+from dartree.acceptance import Verdict
+from dartree.proposers import Proposal
 from dartree.records import REASONS, load_records, save_records
+from dartree.tree import Supertree
 from tests.reference import prompt, random_stack
 
 
@@ -69,11 +72,30 @@ def test_reasons_by_search(records):
             elif record.supertree is not None:
                 path = (*[int(record.tree.tokens[n - 1]) for n in record.path], token)
                 kept = path in record.supertree.path_tokens()
-                want = "cut by the budget" if kept else "cut at its depth"
+                lost = "no room at its depth" if method == "dartree-fixed" else "cut at its depth"
+                want = "cut by the budget" if kept else lost
             else:
                 want = "parent not expanded" if node == len(record.tree) else "cut by the budget"
             assert record.missing == want, method
     assert {"not proposed", "cut by the budget"} <= seen <= REASONS.keys()
+
+
+def test_a_fixed_tree_has_no_room_where_a_beam_would_cut():
+    """Two depths of one node each: W plays no part, and below them nothing was scored."""
+    chain = Supertree([5, 6], [0, 1], [1, 2], [-1.0, -2.0])
+    candidates = np.array([[5, 7], [6, 8]])
+    proposal = Proposal(chain, 2, candidates, chain, np.array([1, 2]))
+
+    def reason(method, path, token):
+        verdict = Verdict(np.array(path, dtype=np.int64), token, np.full(3, -1))
+        return module.missing_reason(method, proposal, verdict, 6)
+
+    assert reason("dartree-fixed", [], 7) == "no room at its depth"
+    assert reason("dartree-fixed", [1, 2], 7) == "no room at its depth"
+    assert reason("dartree-fixed", [1], 9) == "not proposed"
+    assert reason("dartree", [], 7) == "cut at its depth"
+    meaning, cure = REASONS["no room at its depth"]
+    assert "W" not in meaning + cure and "larger B" in cure
 
 
 def test_every_reason_is_explained():
