@@ -110,12 +110,3 @@ def ms_per_round(entry: Mapping[str, Any]) -> float:
     """Milliseconds of a round of one method's entry, the prefill left out."""
     busy = entry["seconds"]["total"] - entry["seconds"]["prefill"]
     return 1000 * busy / max(1, entry["rounds"])
-
-
-def domain_tau(
-    entry: Mapping[str, Any], prompts: Sequence[Mapping[str, Any]], domain: str
-) -> float | None:
-    """Tau pooled over the prompts of one domain; None without rounds."""
-    per_prompt = zip(entry["accepted_per_round"], prompts, strict=True)
-    rounds = [count for counts, p in per_prompt if p["domain"] == domain for count in counts]
-    return sum(rounds) / len(rounds) if rounds else None

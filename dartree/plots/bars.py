@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from dartree.entries import domain_tau
 from dartree.plots import parts
 from dartree.plots.style import INK, SOFT, method_look
 
@@ -59,7 +58,7 @@ def draw_tau_by_domain(ax: Axes, result: Mapping[str, Any]) -> Axes:
     columns, entries = np.arange(len(domains)), list(result["methods"])
     for number, entry in enumerate(entries):
         look = method_look(entry["method"])
-        taus = [domain_tau(entry, result["prompts"], domain) for domain in domains]
+        taus = [entry["domains"][domain]["tau"] for domain in domains]
         shift = (number - (len(entries) - 1) / 2) * 0.05
         # A marker that is all edge would be gone in white.
         filled = look.marker in Line2D.filled_markers

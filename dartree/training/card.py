@@ -1,7 +1,8 @@
 """`dartree train card`: measures the stacks of a data folder and writes card.md and card.json.
 
-Every number of a card comes from this command: the target's quality on held-out samples, tau by
-domain and method at T = 0 and T = 1, the curves of training, the settings that were fastest here.
+It measures the target's quality on held-out samples and tau by domain and method at T = 0 and
+T = 1; the curves of training come from their logs. The settings that were fastest come from
+`dartree tune --json FILE`, and into the cards with `--tuned FILE`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any
 from dartree.analysis.tuning import read_tuning, winners
 from dartree.compare import compare, load_prompts, machine, versions
 from dartree.configs import read_json
-from dartree.entries import domain_tau, ms_per_round
+from dartree.entries import ms_per_round
 from dartree.files import write_atomically
+from dartree.report_tables import run_on
 from dartree.settings import TreeSettings
 from dartree.stack import Stack, describe, load_stack
 from dartree.training import card_text, code, common, listings
@@ -37,19 +39,19 @@ EVALUATED = 16  # prompts of a text that the target was not made for
 HEATED = 4  # prompts a domain for the score temperatures
 
 
-def tau_by_domain(result: dict, prompts: list[dict]) -> dict[str, dict[str, float]]:
+def tau_by_domain(result: dict) -> dict[str, dict[str, float]]:
     """method -> domain -> tau pooled over the domain's prompts, and 'mean' over the domains."""
-    domains, table = dict.fromkeys(row["domain"] for row in prompts), {}
+    table = {}
     for entry in result["methods"]:
-        pooled = {d: domain_tau(entry, prompts, d) for d in domains}
-        taus = {d: tau for d, tau in pooled.items() if tau is not None}
+        pooled = {domain: found["tau"] for domain, found in entry["domains"].items()}
+        taus = {domain: tau for domain, tau in pooled.items() if tau is not None}
         table[entry["method"]] = {**taus, "mean": sum(taus.values()) / len(taus)}
     return table
 
 
 def summary(result: dict, prompts: list[dict]) -> dict:
     """What a card keeps of one comparison."""
-    taus = tau_by_domain(result, prompts)
+    taus = tau_by_domain(result)
     rows = {
         e["method"]: {
             "tau": taus[e["method"]], "head_calls_per_round": e["head_calls"] / e["rounds"],
@@ -60,7 +62,8 @@ def summary(result: dict, prompts: list[dict]) -> dict:
         }
         for e in result["methods"]
     }  # fmt: skip
-    return {"methods": rows, "prompts": len(prompts), "options": result["options"]}
+    return {"methods": rows, "prompts": len(prompts), "options": result["options"],
+            "on": run_on(result["methods"][0])}  # fmt: skip
 
 
 def compared(
@@ -160,6 +163,13 @@ def keep_tuned(stacks: Path, tuned: dict) -> Path:
     return place
 
 
+def tuned_before(path: Path, sums: dict[str, str]) -> dict:
+    """{tuned} of an earlier card at `path`, where that was measured on the same weights."""
+    before = read_json(path) if path.exists() else {}
+    same = "tuned" in before and before.get("checksums") == sums
+    return {"tuned": before["tuned"]} if same else {}
+
+
 def write_text(place: Path) -> None:
     """card.md from card.json."""
     card = json.loads((place / "card.json").read_text(encoding="utf-8"))
@@ -192,7 +202,6 @@ def run(args: argparse.Namespace) -> None:
         if not args.text_only:
             held = list(common.read_jsonl(folder / "corpus" / "held.jsonl"))
             card = measure(name, data, held, args.limit, name == args.preset)
-            before = read_json(place / "card.json") if (place / "card.json").exists() else {}
-            card |= {"tuned": before["tuned"]} if "tuned" in before else {}
+            card |= tuned_before(place / "card.json", card["checksums"])
             write_atomically(place / "card.json", json.dumps(card, indent=1) + "\n")
         write_text(place)

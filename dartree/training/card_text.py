@@ -99,15 +99,16 @@ def _ratios(budget: str, methods: dict, others: dict[str, int]) -> str:
 
 
 def _greedy(card: dict) -> dict:
-    machine, versions = card["machine"], card["versions"]
-    where = (f"{machine['processor']}, {machine['threads']} threads, float32, torch "
+    machine, versions, greedy = card["machine"], card["versions"], card["greedy"]
+    on = greedy["64"].get("on", f"{machine['threads']} threads, float32")  # older cards lack it
+    where = (f"{machine['processor']}, {on}, torch "
              f"{versions['torch']}, transformers {versions['transformers']}")  # fmt: skip
-    chain = next(budget for budget in card["greedy"] if budget != "64")
-    large, small = card["greedy"]["64"]["methods"], card["greedy"][chain]["methods"]
+    chain = next(budget for budget in greedy if budget != "64")
+    large, small = greedy["64"]["methods"], greedy[chain]["methods"]
     others = {"domino": 2, "dflash": 2, "ddtree": 2}
     ratios = [_ratios("64", large, {**others, "heap": 3}), _ratios(chain, small, others)]
     return {"machine": where, "max_new_tokens": card["max_new_tokens"], "chain": chain,
-            "prompts": next(iter(card["greedy"].values()))["prompts"] // len(DOMAINS),
+            "prompts": next(iter(greedy.values()))["prompts"] // len(DOMAINS),
             "large": _tau(large), "small": _tau(small), "ratios": "\n".join(ratios)}  # fmt: skip
 
 

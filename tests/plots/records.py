@@ -79,9 +79,12 @@ def make_result(repeats=1):
     for number, method in enumerate(METHODS):
         rounds = [[1 + number, 1], [2 + number], [1], [1, 1 + number], [3], []]
         flat = [count for counts in rounds for count in counts]
+        first, last = ([n for counts in part for n in counts] for part in (rounds[:3], rounds[3:]))
         speed = 20.0 + 10 * number
         methods.append({
             "method": method, "accepted_per_round": rounds, "tau": sum(flat) / len(flat),
             "tokens_per_second": speed, "tokens_per_second_range": [speed - 5, speed + 5],
+            "domains": {"arithmetic": {"tau": sum(first) / len(first)},
+                        "prose": {"tau": sum(last) / len(last)}},
         })  # fmt: skip
     return {"methods": methods, "prompts": prompts}

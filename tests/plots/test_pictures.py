@@ -8,7 +8,6 @@ import pytest
 from matplotlib.lines import Line2D
 
 from dartree import plots
-from dartree.entries import domain_tau
 from dartree.methods import METHODS
 from dartree.plots import style
 from dartree.plots.bars import prompt_taus
@@ -191,15 +190,17 @@ def test_bars_of_a_single_domain_and_without_rounds():
     for entry in result["methods"]:
         entry |= {"tau": None, "tokens_per_second": None, "tokens_per_second_range": None}
         entry["accepted_per_round"] = [[] for _ in result["prompts"]]
+        entry["domains"] = {domain: {"tau": None} for domain in entry["domains"]}
     for draw in (plots.draw_tau, plots.draw_speed, plots.draw_tau_by_domain):
         assert "whisker" not in drawn(draw, (7, 4), result).get_xlabel()
 
 
-def test_domain_tau_by_hand():
+def test_taus_by_hand():
     result = make_result()
     entry = result["methods"][2]  # rounds [[3, 1], [4], [1], [1, 3], [3], []]
-    assert domain_tau(entry, result["prompts"], "arithmetic") == 9 / 4
-    assert domain_tau(entry, result["prompts"], "prose") == 7 / 3
+    ax = drawn(plots.draw_tau_by_domain, (7, 4), result)
+    line = next(line for line in ax.lines if line.get_label() == entry["method"])
+    assert line.get_ydata() == pytest.approx([9 / 4, 7 / 3])
     assert prompt_taus(entry) == [2, 4, 1, 2, 3]
 
 
@@ -249,3 +250,10 @@ def test_markers_that_are_all_edge_are_seen(no_names):
     for line in ax.lines:
         filled = line.get_marker() in Line2D.filled_markers
         assert filled or line.get_markeredgecolor() == line.get_color(), line.get_label()
+
+
+def test_one_is_not_written_as_many():
+    record = make_record(TREES["one node"], 0)
+    ax = drawn(plots.draw_rounds, plots.rounds_figsize([record]), [record], decode)
+    told = [ax.get_title(loc=place) for place in ("left", "center")]
+    assert any(title.endswith("1 token in 1 round, tau 1.00") for title in told)

@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 
+from dartree.compare import compare
 from dartree.settings import TreeSettings
 from dartree.stack import data_dir
 from dartree.training import card, card_text, commands, evaluation, stack
@@ -64,9 +65,14 @@ def test_perplexity_is_that_of_a_plain_forward_over_the_answer():
 
 
 def test_tau_of_a_domain_is_pooled_over_its_prompts():
-    result = {"methods": [{"method": "x", "accepted_per_round": [[2, 4], [6], [1, 1, 1]]}]}
-    prompts = [{"domain": "code"}, {"domain": "code"}, {"domain": "prose"}]
-    assert card.tau_by_domain(result, prompts) == {"x": {"code": 4.0, "prose": 1.0, "mean": 2.5}}
+    domains = ("code", "code", "prose", "prose")
+    prompts = [{"id": str(i), "domain": d, "ids": [3, i]} for i, d in enumerate(domains)]
+    result = compare(random_stack(), prompts, ["domino"], max_new_tokens=9, stop=[])
+    rounds = result["methods"][1]["accepted_per_round"]
+    code, prose = (rounds[0] + rounds[1], rounds[2] + rounds[3])
+    taus = [sum(code) / len(code), sum(prose) / len(prose)]
+    table = card.tau_by_domain(result)["domino"]
+    assert table == {"code": taus[0], "prose": taus[1], "mean": sum(taus) / 2}
 
 
 def test_the_steps_lead_from_nothing_to_two_stacks(tmp_path, capsys):
@@ -128,3 +134,24 @@ def test_a_tuning_enters_card_and_stack(tmp_path, monkeypatch):
     text = (place / "card.md").read_text()
     assert "| dartree | fastest | 3 | 64 | 7 | - | 0.0 | 2.50 | 123 | 4.50 | 1 |" in text
     assert "stack tiny, here, torch.compile: head, 24 prompts" in text
+
+
+def test_a_card_says_on_what_it_was_measured():
+    """Packed weights too; cards that were made before they were known keep their words."""
+    measured = json.loads((data_dir() / "stacks/tiny/card.json").read_text(encoding="utf-8"))
+    rows = [{"id": "a", "domain": "code", "ids": [3, 4]}]
+    result = compare(random_stack(dtype=torch.float32), rows, ["domino"], max_new_tokens=9, stop=[])
+    for packed in (True, False):
+        result["methods"][0]["packed"] = packed
+        measured["greedy"]["64"]["on"] = card.summary(result, rows)["on"]
+        line = next(s for s in card_text.render(measured).splitlines() if "one repeat; " in s)
+        assert ("float32 on cpu, packed weights, " in line) == packed
+        assert ("float32 on cpu, " in line) and "threads, float32" not in line
+
+
+def test_tuned_settings_stay_with_their_weights(tmp_path):
+    path, sums = tmp_path / "card.json", {"target/model.safetensors": "12ab"}
+    assert card.tuned_before(path, sums) == {}
+    path.write_text(json.dumps({"checksums": sums, "tuned": {"prompts": 24}}))
+    assert card.tuned_before(path, sums) == {"tuned": {"prompts": 24}}
+    assert card.tuned_before(path, {"target/model.safetensors": "34cd"}) == {}
