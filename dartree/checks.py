@@ -1,6 +1,8 @@
-"""Checks of single arguments.
+"""Checks of single arguments, and the words of messages.
 
-A bad one raises ValueError: one sentence that names the argument, the value and what is allowed.
+A bad argument raises ValueError: one sentence that names it, the value and what is allowed. For
+what is wrong with files there is CheckpointError; :func:`first_line` shortens what a library said,
+:func:`counted` puts a noun behind a number.
 """
 
 from __future__ import annotations
@@ -104,5 +106,6 @@ def _as_float(value: Any) -> float | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 node, 2 nodes."""
-    return f"{number} {noun}" + ("s" if number != 1 else "")
+    """A number with its noun: 1 node, 2 nodes, 2 processes."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}" + (plural if number != 1 else "")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dartree.baselines import HF_GENERATE
+from dartree.checks import counted
 from dartree.clock import STAGES
 from dartree.entries import ms_per_round
 
@@ -112,8 +113,7 @@ def _prompts(result: Mapping[str, Any]) -> str:
     """How many prompts, and which: their files, or else how many of each domain."""
     domains = Counter(row["domain"] for row in result["prompts"])
     which = result["prompts_file"] or ", ".join(f"{n} {domain}" for domain, n in domains.items())
-    count = len(result["prompts"])
-    return f"{count} prompt{'s' * (count > 1)} ({which})"
+    return f"{counted(len(result['prompts']), 'prompt')} ({which})"
 
 
 def _range(entry: Mapping[str, Any], digits: int) -> str:
@@ -220,7 +220,7 @@ def _memory_line(found: Mapping[str, int]) -> str:
 def run_on(entry: Mapping[str, Any]) -> str:
     """What a method's numbers were made on: stack, dtype, device, layout of weights, threads."""
     packed = ", packed weights" if entry["packed"] else ""
-    threads = "1 thread" if entry["threads"] == 1 else f"{entry['threads']} threads"
+    threads = counted(entry["threads"], "thread")
     return f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}, {threads}"
 
 

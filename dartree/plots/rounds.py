@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch
 
+from dartree.checks import counted
 from dartree.plots.labels import Decode, plot_label, token_fonts, token_label
 from dartree.plots.style import BONUS, INK, OUTCOME_LOOKS, PAPER, SOFT, tint
 from dartree.records import ACCEPTED, RoundRecord
@@ -31,7 +32,8 @@ def _pieces(record: RoundRecord) -> list[tuple[int, int]]:
 
 def _sum(records: Sequence[RoundRecord]) -> str:
     committed = sum(len(record.committed) for record in records)
-    return f"{committed} tokens in {len(records)} rounds, tau {committed / len(records):.2f}"
+    tokens, rounds = counted(committed, "token"), counted(len(records), "round")
+    return f"{tokens} in {rounds}, tau {committed / len(records):.2f}"
 
 
 def _shade(depth: int) -> tuple[float, float, float]:
@@ -67,7 +69,7 @@ def draw_rounds(ax: Axes, records: Sequence[RoundRecord], decode: Decode) -> Axe
         ax.text(-1.2, number, name, ha="right", va="center", size=size, color=SOFT)
         end = _row(ax, number, row, size)
         if number:
-            count = f"{len(row)} token" + ("s" if len(row) != 1 else "")
+            count = counted(len(row), "token")
             ax.text(end + 1, number, count, ha="left", va="center", size=size - 1, color=SOFT)
     _legend(ax, size)
     ax.set_title(f"{records[0].method}: {_sum(records)}")

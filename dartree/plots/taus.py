@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from dartree.checks import counted
 from dartree.plots.parts import AT_Y, TAU, draw_line, note, powers_of_two
 from dartree.plots.style import INK, SOFT, method_look
 
@@ -75,7 +76,7 @@ def draw_lengths(ax: Axes, method: str, accepted: Sequence[Sequence[int]], draft
     ax.bar(range(drafts + 1), shares, width=0.8, lw=1, **method_look(method).bar)
     note(ax, f"block's end: {shares[drafts]:.0%}", (1.0, 1.0), (-2, -2), xycoords="axes fraction",
          ha="right", va="top", size=9)  # fmt: skip
-    ax.set_title(f"{method} ({len(lengths)} rounds)")
+    ax.set_title(f"{method} ({counted(len(lengths), 'round')})")
     ax.margins(y=0.18)  # room for the note
     ax.set_xlabel("accepted drafts")
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

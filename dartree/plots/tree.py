@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Patch, PathPatch
 from matplotlib.path import Path as Outline
 
+from dartree.checks import counted
 from dartree.plots.labels import Decode, plot_label, token_fonts
 from dartree.plots.layout import child_lists, pack_rows
 from dartree.plots.style import BONUS, INK, OUTCOME_LOOKS, PAPER, SOFT, tint
@@ -244,8 +245,7 @@ def _title(record: RoundRecord) -> str:
     count, accepted = len(record.tree), len(record.path)
     if not count:
         return f"Round {record.index} of {record.method}: no drafts, the target's own token"
-    nodes = "1 node" if count == 1 else f"{count} nodes"
     return (
-        f"Round {record.index} of {record.method}: {nodes} verified in one pass, "
+        f"Round {record.index} of {record.method}: {counted(count, 'node')} verified in one pass, "
         f"{accepted} accepted, then the target's own token"
     )

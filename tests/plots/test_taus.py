@@ -42,6 +42,8 @@ def test_lengths_are_shares_of_rounds(ax):
     assert [bar.get_height() for bar in ax.patches] == [0, 0, 0, 0, 1]
     title = ax.get_title() + ax.get_title(loc="left")
     assert "block's end: 100%" in texts(ax) and "2 rounds" in title
+    plots.draw_lengths(ax, "dartree", [[3, 1]], 4)
+    assert "(1 round)" in ax.get_title() + ax.get_title(loc="left")
 
 
 def test_groups_name_every_bar(ax):
