@@ -37,18 +37,19 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--pack", action=argparse.BooleanOptionalAction,
-        help="weights in oneDNN's layout (default: in float32 on a CPU, up to 1 GiB of them)",
+        help="weights in oneDNN's layout (default: in float32 on a CPU "
+        "without --device-map, up to 1 GiB of them)",
     )  # fmt: skip
 
 
-def tree_arguments(parser: argparse.ArgumentParser) -> None:
+def tree_arguments(parser: argparse.ArgumentParser, of_stack: bool = True) -> None:
+    """``of_stack``: whether what is not given comes from the stack, or else from TreeSettings."""
     from dartree.settings import TreeSettings
 
     d = TreeSettings()
-    tree = parser.add_argument_group(
-        f"tree (defaults: the stack's settings; tiny has W {d.width}, K {d.candidates}, "
-        f"B {d.budget}, P {d.depth_penalty:g})"
-    )
+    values = f"W {d.width}, K {d.candidates}, B {d.budget}, P {d.depth_penalty:g}"
+    defaults = f"the stack's settings; tiny has {values}" if of_stack else values
+    tree = parser.add_argument_group(f"tree (defaults: {defaults})")
     tree.add_argument("--width", metavar="W", help="nodes kept per depth of the supertree")
     tree.add_argument("--candidates", metavar="K", help="tokens proposed per depth")
     tree.add_argument("--budget", metavar="B", help="nodes verified, the anchor not counted")

@@ -23,8 +23,8 @@ class Estimate:
     target, drafter, head
         Weights; the drafter shares the target's embedding and lm_head.
     packed
-        The second copy of linear layers in oneDNN's layout that a CPU makes in fp32
-        (:mod:`dartree.packed`); 0 elsewhere and where they weigh too much for it.
+        The second copy of linear layers in oneDNN's layout (:mod:`dartree.packed`); 0 where
+        there is none.
     head_tables
         What the head derives from its weights once: the joint matrix [M + 3G, G], and the GRU
         table [V, 3G] where it is small enough to be kept.
@@ -65,10 +65,13 @@ def estimate(
     settings: TreeSettings,
     context: int,
     value_bytes: int = 2,
+    may_pack: bool = True,
 ) -> Estimate:
     """Memory of a target (its config.json) with a drafter, for ``context`` tokens in all.
 
-    ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. Raises ValueError for a context below 1.
+    ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. ``may_pack``: whether linear layers are
+    packed in fp32 where they weigh no more than MOST_BYTES, as on a CPU. A second drafter, for
+    `dflash` and `ddtree`, is not counted. Raises ValueError for a context below 1.
     """
     context = positive_int("context", context)
     used = settings.clamped(drafter.drafts, drafter.vocab_size)
@@ -77,12 +80,8 @@ def estimate(
         model = _target_model(target)
     body, head = empty_drafter(drafter)
     head_values = _parameters(head) if isinstance(head, nn.Module) else 0
-    linear = sum(
-        4 * m.weight.numel()
-        for part in (model, body)
-        for m in part.modules()
-        if isinstance(m, nn.Linear)
-    )
+    linear = value_bytes * (_linear(model) + _linear(body))
+    packed = may_pack and value_bytes == 4 and linear <= MOST_BYTES
     wide, hidden = drafter.gru_hidden_dim, drafter.hidden_size
     joint = value_bytes * (drafter.emb_dim + 3 * wide) * wide
     gates = value_bytes * drafter.vocab_size * 3 * wide
@@ -97,7 +96,7 @@ def estimate(
         target=value_bytes * _parameters(model),
         drafter=value_bytes * _parameters(body),
         head=value_bytes * head_values,
-        packed=linear if value_bytes == 4 and linear <= MOST_BYTES else 0,
+        packed=linear if packed else 0,
         head_tables=joint + kept,
         table_left_out=gates - kept,
         cache=value_bytes * 2 * row * rows,
@@ -116,10 +115,11 @@ def target_bytes(target: dict[str, Any], value_bytes: int = 2) -> int:
         return value_bytes * _parameters(_target_model(target))
 
 
-def drafter_bytes(drafter: DrafterConfig, value_bytes: int = 2) -> int:
-    """Bytes of the weights of a drafter and its head."""
-    modules = [part for part in empty_drafter(drafter) if isinstance(part, nn.Module)]
-    return value_bytes * sum(map(_parameters, modules))
+def drafter_bytes(drafter: DrafterConfig, value_bytes: int = 2, packed: bool = False) -> int:
+    """Bytes of the weights of a drafter and its head, and of the packed copy where there is one."""
+    body, head = empty_drafter(drafter)
+    values = sum(_parameters(part) for part in (body, head) if isinstance(part, nn.Module))
+    return value_bytes * (values + packed * _linear(body))
 
 
 def _target_model(target: dict[str, Any]) -> Any:
@@ -136,6 +136,11 @@ def _target_model(target: dict[str, Any]) -> Any:
 def _parameters(module: nn.Module) -> int:
     """Values of a module; tied tables count once."""
     return sum(p.numel() for p in module.parameters())
+
+
+def _linear(module: nn.Module) -> int:
+    """Values of the weights of all linear layers: what :func:`dartree.packed.pack` copies."""
+    return sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))
 
 
 def _base_logits(drafter: DrafterConfig, value_bytes: int) -> int:

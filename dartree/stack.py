@@ -175,9 +175,9 @@ def load_stack(
     unless given; ``drafter_dtype``: the same unless given. ``device_map``: spreads the target
     over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
     where the target's lm_head lies. ``pack``: whether weights are laid out for oneDNN
-    (:mod:`dartree.packed`); None: in fp32 on a CPU, up to 1 GiB of them. Raises ValueError for
-    unknown names and for packing that cannot work, CheckpointError for anything wrong with the
-    files.
+    (:mod:`dartree.packed`); None: in fp32 on a CPU without a ``device_map``, up to 1 GiB of them.
+    Raises ValueError for unknown names and for packing that cannot work, CheckpointError for
+    anything wrong with the files.
     """
     kind, where = placement(dtype, device, device_map)
     placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map, pack)

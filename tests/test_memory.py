@@ -11,7 +11,7 @@ import dartree
 from dartree import public
 from dartree.cli import main
 from dartree.configs import parse_drafter_config
-from dartree.memory import estimate
+from dartree.memory import drafter_bytes, estimate
 from dartree.packed import PackedLinear, pack
 from dartree.stage_memory import LiveBytes
 from tests.conftest import DATA
@@ -44,6 +44,8 @@ def test_the_packed_copy_is_exact(tied):
     layers = [m for model in models for m in model.modules() if isinstance(m, PackedLinear)]
     assert need.packed == sum(layer.weight.nbytes for layer in layers) > 0
     assert half.packed == 0
+    assert estimate(*options, 4, may_pack=False).packed == 0  # as on a GPU
+    assert need.total - need.packed == estimate(*options, 4, may_pack=False).total
 
 
 def test_head_tables_and_cache_are_exact():
@@ -174,3 +176,12 @@ def test_a_context_beyond_the_model_is_said(capsys):
     assert len(lines) > 6 and all("tokens (the model's limit)" in line for line in lines)
     assert main(["stacks", "--context", "1000"]) == 0
     assert "limit" not in capsys.readouterr().out
+
+
+def test_a_packed_drafter_counts_its_copy():
+    stack = random_stack(dtype=torch.float32)
+    config, weights = stack.drafter.config, bytes_of(stack.drafter) + bytes_of(stack.head)
+    assert pack([stack.drafter])
+    copies = sum(m.weight.nbytes for m in stack.drafter.modules() if isinstance(m, PackedLinear))
+    assert drafter_bytes(config, 4) == weights
+    assert drafter_bytes(config, 4, packed=True) == weights + copies > weights

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the whole grid on the bundled stack and prompts, without any download; --datasets "
         "then chooses among arithmetic, code, prose, two-turns and .jsonl files",
     )  # fmt: skip
-    tree_arguments(parser)
+    tree_arguments(parser, of_stack=False)
     where = parser.add_argument_group(
         "where", "Several GPUs, or processes on a CPU, each with a share of the prompts: torchrun "
         "--nproc_per_node N -m dartree paper ... (or accelerate launch; without --multi_gpu it "

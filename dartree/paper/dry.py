@@ -19,7 +19,7 @@ import torch
 
 from dartree import hub, memory
 from dartree.checkpoints import weight_files
-from dartree.checks import first_line
+from dartree.checks import counted, first_line
 from dartree.configs import check_headless, parse_drafter_config
 from dartree.datasets import DATASETS
 from dartree.paper.grid import Grid, Model
@@ -51,7 +51,7 @@ def plan(grid: Grid, world: int) -> str:
     sets = ", ".join(f"{name} {len(rows)}" for name, rows in grid.rows.items())
     names = ", ".join(m.name for m in grid.models)
     return (
-        f"{len(grid)} runs in {world} process(es): models {names}; T = "
+        f"{counted(len(grid), 'run')} in {counted(world, 'process')}: models {names}; T = "
         f"{', '.join(f'{t:g}' for t in grid.temperatures)}; {sets} prompts; methods "
         f"{', '.join(grid.methods)}; up to {grid.max_new_tokens} new tokens each."
     )
@@ -77,20 +77,22 @@ def dry_run(
     for part in parts:
         print(f"  {part.model} {part.part}: {part.place}, {part.state}")
     print("\nmemory")
+    dtype, may_pack = placing["dtype"], False
+    try:
+        dtype, device = placement(**placing)
+        may_pack = device.type == "cpu" and not placing["device_map"]
+    except ValueError as error:
+        problems.append(first_line(error))
     for model in grid.models:
         try:
-            print(f"  {memory_line(model, grid.settings, placing['dtype'])}")
+            print(f"  {memory_line(model, grid.settings, dtype, may_pack)}")
         except ValueError as error:
             problems.append(f"{model.name}: {first_line(error)}")
     print(f"  device: {_device()}")
-    try:
-        placement(**placing)
-    except ValueError as error:
-        problems.append(first_line(error))
     print("\ndata sets")
     for name, found in rows.items():
         where = f"from the hub, {DATASETS[name].path}" if name in away else "here"
-        print(f"  {name}: {len(found)} prompts, {where}")
+        print(f"  {name}: {counted(len(found), 'prompt')}, {where}")
     size = sum(part.fetch or 0 for part in {part.place: part for part in parts}.values())
     hub_needed = bool(away) or any(part.fetch is not None for part in parts)
     problems += _problems(args, out, size, away, hub_needed)
@@ -99,22 +101,28 @@ def dry_run(
     return 1 if problems else 0
 
 
-def memory_line(model: Model, settings: TreeSettings, dtype: torch.dtype | None) -> str:
+def memory_line(
+    model: Model,
+    settings: TreeSettings,
+    dtype: torch.dtype | None,
+    may_pack: bool = True,
+) -> str:
     """The memory of a model by its configs (bf16 unless ``dtype`` is given).
 
-    Raises ValueError where they are not at hand or refuse each other.
+    ``may_pack``: whether weights are packed where `load_stack` does so unasked. Raises ValueError
+    where the configs are not at hand or refuse each other.
     """
     dtype = dtype or torch.bfloat16
     target, drafter, dflash = _places(model)
     raw, config = pair_configs(target, drafter, fetch=False)
     limit = raw.get("max_position_embeddings")
     context = min(CONTEXT, limit) if isinstance(limit, int) and limit > 0 else CONTEXT
-    need = memory.estimate(raw, config, settings, context, dtype.itemsize)
+    need = memory.estimate(raw, config, settings, context, dtype.itemsize, may_pack)
     line = f"{model.name}, {str(dtype)[6:]}, {context} tokens: {memory.table(need)}"
     if dflash:
         other = pair_configs(target, dflash, fetch=False)[1]
         check_headless(other, str(dflash))
-        more = memory.gib(memory.drafter_bytes(other, dtype.itemsize))
+        more = memory.gib(memory.drafter_bytes(other, dtype.itemsize, bool(need.packed)))
         line += f"; and {more} for the drafter of dflash and ddtree"
     return line
 

@@ -12,7 +12,8 @@ import torch
 from dartree import hub, public
 from dartree.cli import build_parser, main
 from dartree.datasets import DATASETS
-from dartree.paper.commands import _placing
+from dartree.paper.commands import _placing, make_grid
+from dartree.paper.dry import plan
 from dartree.paper.store import read_records
 from tests.conftest import DATA
 from tests.reference import headless
@@ -68,7 +69,7 @@ def test_a_dry_run_on_folders_has_all_and_one_prompt_less_to_do(
     call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
     assert main([*call, "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "4 runs in 1 process" in out and "Nothing is missing." in out
+    assert "4 runs in 1 process: " in out and "Nothing is missing." in out
     assert "ids: 2 prompts, here" in out and "0.0 MB to be fetched" in out
     assert not (tmp_path / "out").exists()
     assert main([*call, "--limit", "1"]) == 0
@@ -103,7 +104,8 @@ def test_a_dry_run_names_what_would_be_refused(
 
 def test_a_dry_run_in_a_rehearsal_and_with_its_own_drafter(no_network, tmp_path, capsys, prompts):
     assert main(["paper", "--rehearsal", "--dry-run", "--out", str(tmp_path / "out")]) == 0
-    assert "tiny dflash: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "tiny dflash: " in out and ("tiny, float32, " in out or torch.cuda.is_available())
     own = headless(tmp_path / "own")
     assert main(["paper", *OWN, "--dflash", str(own), "--datasets", str(prompts), "--dry-run"]) == 0
     assert "for the drafter of dflash and ddtree" in capsys.readouterr().out
@@ -158,5 +160,29 @@ def test_the_help_names_the_data_sets_and_their_format(capsys):
     with pytest.raises(SystemExit):
         main(["paper", "--help"])
     out = " ".join(capsys.readouterr().out.split())
+    assert "tree (defaults: W 12, K 64, B 64, P 0.2)" in out
     assert f"of {', '.join(DATASETS)} (default: all)" in out
     assert "objects with id and turns" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "packed"),
+    [
+        (["--device", "cpu"], "float32", True),
+        (["--device", "cpu", "--dtype", "bfloat16"], "bfloat16", False),
+        (["--device-map", "cpu", "--dtype", "float32"], "float32", False),
+    ],
+    ids=str,
+)
+def test_a_dry_run_estimates_what_the_run_will_load(
+    no_network, options, dtype, packed, tmp_path, capsys, prompts
+):
+    call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
+    main([*call, "--dry-run", *options])
+    (line,) = [s for s in capsys.readouterr().out.splitlines() if " in all: weights " in s]
+    assert f", {dtype}, " in line and ("packed copy" in line) == packed
+
+
+def test_a_plan_counts_its_processes():
+    grid = make_grid(build_parser().parse_args(["paper", "--rehearsal"]))
+    assert "in 1 process: " in plan(grid, 1) and "in 2 processes: " in plan(grid, 2)
