@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from dartree.bench import sweep
+from dartree.methods import TABLE
 from dartree.prompts import Prompt
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
+from dartree.supertree import fixed_quotas
 
 BUDGETS, WIDTHS, CANDIDATES = (1, 8, 16, 32, 64, 128, 192), (1, 6, 12, 24), (16, 64, 256)
 
@@ -54,10 +56,11 @@ class RoundCost:
         """Milliseconds of a round with ``nodes`` verified and ``head_calls``.
 
         Measured for `dartree`, an estimate for the others: chains and `heap` call the head for
-        one row, and what a call over the whole vocabulary costs more is not counted.
+        one row, added methods count as `dartree` does; what a call over the whole vocabulary costs
+        more is left out.
         """
         used = settings.clamped(self.drafts, self.vocabulary)
-        rows = _rows(used) if method in ("dartree", "dartree-fixed") else 1
+        rows = _rows(used, method)
         call = max(0.0, float(np.dot(self.call_fit, (1.0, rows, rows * used.candidates))))
         ms = head_calls * call + float(np.interp(nodes, self.nodes, self.rest_ms))
         return ms if method == "ar" else ms + self.draft_ms
@@ -108,9 +111,13 @@ def measure_briefly(stack: Stack, prompt: Prompt, repeats: int = 2) -> RoundCost
     )  # fmt: skip
 
 
-def _rows(used: TreeSettings) -> float:
-    """Mean rows of a head call of `dartree`; ``used`` are clamped settings."""
-    return float(np.mean([1, *used.level_sizes()[:-1]]))
+def _rows(used: TreeSettings, method: str = "dartree") -> float:
+    """Mean rows of a head call of ``method``; ``used`` are clamped settings."""
+    if method == "dartree-fixed":
+        sizes = used.level_sizes(fixed_quotas(used.budget, used.depth))
+    else:
+        sizes = used.level_sizes() if "width" in TABLE[method].uses else [1]
+    return float(np.mean([1, *sizes[:-1]]))
 
 
 def _fit(

@@ -132,8 +132,8 @@ class View:
     @property
     def normalise(self) -> str:
         """What the conditionals sum to one over: "candidates" or "vocabulary"."""
-        on_vocabulary = ("dflash", "domino", "ddtree", "domino-ddtree")
-        return "vocabulary" if self.choice.method in on_vocabulary else self.used.normalise
+        on_vocabulary = "normalise" not in TABLE[self.choice.method].uses
+        return "vocabulary" if on_vocabulary else self.used.normalise
 
     @property
     def expected(self) -> float:
@@ -253,7 +253,8 @@ class Session:
                     clock = Clock(self.stack.target.device)
                     proposal = proposal_of(choice.method, block, head, used, clock)
             self.calls.head += proposal.head_calls
-            return proposal, self._judge(choice, text, proposal.tree)
+            whole = proposal.tree if proposal.supertree is None else proposal.supertree
+            return proposal, self._judge(choice, text, whole)
 
         proposal, judged = self._once("tree", (*_place(choice), choice.method, shape), make)
         if free:
@@ -338,7 +339,7 @@ def _outcomes(record: RoundRecord, whole: DraftTree) -> list[str]:
 
 
 def _ranks(method: str, used: TreeSettings, tree: DraftTree) -> np.ndarray:
-    penalised = method in ("dartree", "heap")
+    penalised = "depth_penalty" in TABLE[method].uses
     order = np.argsort(-pruning_scores(tree, used.depth_penalty * penalised), kind="stable")
     ranks = np.empty(len(tree), dtype=np.int64)
     ranks[order] = np.arange(1, len(tree) + 1)

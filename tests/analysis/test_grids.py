@@ -12,6 +12,7 @@ import torch
 import dartree
 from dartree.analysis import beams, cost, grids
 from dartree.analysis.replay import Replay
+from dartree.methods import TABLE
 from dartree.settings import TreeSettings
 from tests.reference import random_stack
 
@@ -120,6 +121,16 @@ def test_other_methods_are_estimated_from_the_same_parts():
     assert price.round_ms("heap", 64, 10, used) == pytest.approx(2 + 73 + 10 * 1.1)
     assert price.round_ms("ddtree", 32, 0, used) == pytest.approx(2 + 41)
     assert price.round_ms("ar", 0, 0, used) == pytest.approx(10)
+    # B = 64 over 5 depths: 13, 13, 13, 13, 12 nodes, below one root row
+    fixed = 2 + 10 + 5 + 0.1 * (1 + 4 * 13)
+    assert price.round_ms("dartree-fixed", 1, 5, used) == pytest.approx(fixed)
+
+
+def test_an_added_method_costs_what_dartree_does(monkeypatch):
+    monkeypatch.setattr(cost, "TABLE", dict(TABLE) | {"mine": TABLE["dartree"]})
+    price = cost.RoundCost(5, 97, 2.0, (1.0, 0.1, 0.0), (1, 64), (10.0, 73.0), 0.0)
+    used = TreeSettings(width=11, candidates=64)
+    assert price.round_ms("mine", 9, 5, used) == price.round_ms("dartree", 9, 5, used)
 
 
 def test_costs_are_measured_by_the_decode_loop(stack):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import dartree
-from dartree.methods import METHODS
+from dartree.methods import METHODS, TABLE
+from dartree.proposers import propose_dartree
 from dartree.records import ACCEPTED, UNREACHED, WALKED_PAST
 from dartree.settings import TreeSettings
 from dartree.widgets.session import PRUNED, Calls, Choice, Session
@@ -138,6 +139,18 @@ def test_outcomes_follow_the_text(session, method):
     assert view.bonus == text[start + len(view.path)]
     scores = view.record.tree.scores.astype(float)
     assert view.expected == pytest.approx(1 + sum(np.exp(s) for s in scores))
+
+
+def test_an_added_method_is_shown_as_what_it_is(session, monkeypatch):
+    """The same proposer under a name of one's own: the same ranks, which the penalty moves."""
+    monkeypatch.setitem(TABLE, "mine", None)  # taken away afterwards
+    dartree.add_method("mine", propose_dartree)
+    settings = replace(SETTINGS, depth_penalty=1.5)
+    mine, theirs = (session.look(Choice(PROMPT, settings, 1, m)) for m in ("mine", "dartree"))
+    plain = session.look(Choice(PROMPT, replace(settings, depth_penalty=0.0), 1))
+    assert mine.ranks.tolist() == theirs.ranks.tolist() != plain.ranks.tolist()
+    assert mine.outcomes == theirs.outcomes and "pruned" in mine.outcomes
+    assert mine.normalise == theirs.normalise == "candidates"
 
 
 def test_target_probabilities_are_those_of_plain_runs(session, stack):
