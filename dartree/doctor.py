@@ -35,10 +35,15 @@ def report() -> tuple[str, bool]:
 def _hardware() -> list[str]:
     import torch
 
-    bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    from dartree.compiled import why_not
+    from dartree.packed import reason
+    from dartree.training.common import bf16_on_cpu
+
     lines = [
         f"cores          {os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
-        f"bf16 on CPU    {'in hardware' if bf16 else 'emulated only'}",
+        f"bf16 on CPU    {'in hardware' if bf16_on_cpu() else 'emulated only'}",
+        f"packed weights {reason(torch.empty(0)) or 'in float32 on the CPU'}",
+        f"torch.compile  {why_not() or 'can be used'}",
         f"CUDA           {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}",
     ]
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:

@@ -475,6 +475,16 @@ def test_version_and_module_entry():
 def test_doctor(capsys):
     status, out, _ = run(capsys, "doctor")
     assert status == 0 and "torch" in out and "bf16" in out and "MISSING" not in out
+    assert "packed weights in float32 on the CPU" in out and "torch.compile  " in out
+
+
+def test_doctor_says_why_something_cannot_work(monkeypatch, capsys):
+    monkeypatch.setattr("dartree.compiled.why_not", lambda: "torch.compile needs a C++ compiler.")
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    status, out, _ = run(capsys, "doctor")
+    assert status == 0 and "torch.compile  torch.compile needs a C++ compiler." in out
+    assert "packed weights packing needs a torch built with oneDNN" in out
+    assert "bf16 on CPU    emulated only" in out
 
 
 @pytest.mark.parametrize(("load", "threads", "advice"), [

@@ -133,4 +133,5 @@ def lanes(threads: int | None, most: int | None = None) -> int:
 
 def bf16_on_cpu() -> bool:
     """Whether this CPU has bfloat16 matrix products; without them bf16 is slower than fp32."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    onednn = torch.backends.mkldnn.is_available()
+    return onednn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
