@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dartree.checks import first_line, positive_int
+from dartree.checks import first_line
 from dartree.files import write_atomically
 from dartree.prompt_files import parse_json, read_lines
 
@@ -88,31 +88,27 @@ DATASETS = {
 }  # fmt: skip
 
 
-def load_dataset(
-    name: str, folder: str | Path | None = None, limit: int | None = None
-) -> list[Row]:
+def load_dataset(name: str, folder: str | Path | None = None) -> list[Row]:
     """Rows of a named data set, or of a JSONL file named by its path.
 
     ``folder``: local copies, one NAME.jsonl each, either prompts (see :func:`read_rows`) or rows
     as the public data set has them; without one the set comes from the hub through the package
-    `datasets`. ``limit`` keeps the first rows of what the evaluation would use. Raises
-    ValueError for an unknown name, a row that does not fit, a set that is not whole, and one that
-    cannot be reached.
+    `datasets`. Raises ValueError for an unknown name, a row that does not fit, a set that is not
+    whole, and one that cannot be reached.
     """
-    limit = None if limit is None else positive_int("limit", limit)
     path = Path(name)
     if path.suffix == ".jsonl":
-        return read_rows(path, path.stem)[:limit]
+        return read_rows(path, path.stem)
     copy = None if folder is None else Path(folder) / f"{name}.jsonl"
     if copy is not None and copy.is_file():
-        return read_rows(copy, name)[:limit]
+        return read_rows(copy, name)
     if name not in DATASETS:
         known = ", ".join(DATASETS)
         raise ValueError(f"dataset must be one of {known}, or a .jsonl file, got {name!r}.")
     hint = "give a folder with a local copy" if folder is None else f"put a local copy in {folder}"
     fetched = list(_fetch(name, DATASETS[name], f"or {hint}, {name}.jsonl"))
     _check_whole(name, fetched, f"dataset {name}")
-    return prompts(name, fetched)[:limit]
+    return prompts(name, fetched)
 
 
 def prompts(name: str, rows: Iterable[Mapping[str, Any]]) -> list[Row]:

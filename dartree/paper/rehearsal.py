@@ -6,7 +6,7 @@ from dartree.datasets import Row, load_dataset
 from dartree.stack import data_dir
 
 
-def rehearsal_rows(limit: int | None = None) -> dict[str, list[Row]]:
+def rehearsal_rows() -> dict[str, list[Row]]:
     """Rows of the three bundled domains, and conversations made of their prompts."""
     folder = data_dir() / "prompts"
     rows = {path.stem: load_dataset(str(path)) for path in sorted(folder.glob("*.jsonl"))}
@@ -15,4 +15,4 @@ def rehearsal_rows(limit: int | None = None) -> dict[str, list[Row]]:
         Row(f"two-turns-{i:02d}", "two-turns", (a.turns[0], b.turns[0]))
         for i, (a, b) in enumerate(zip(first, last, strict=False))
     ]
-    return {name: found[:limit] for name, found in rows.items()}
+    return rows
