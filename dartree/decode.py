@@ -44,9 +44,10 @@ class Generation:
     """Result of one call of :func:`generate`.
 
     ``tau`` is the mean number of tokens committed per round (accepted drafts and the bonus
-    token); None without rounds. ``seconds`` holds the stages, ``prefill`` and ``total``.
-    ``stop_reason`` is "stop", "length" (max_new_tokens), "context" (the model's limit), or
-    "unfinished" where an error, an interrupt or the caller ended it early.
+    token); the last round counts as a stop token or the length limit cut it. None without rounds.
+    ``seconds`` holds the stages, ``prefill`` and ``total``. ``stop_reason`` is "stop", "length"
+    (max_new_tokens), "context" (the model's limit), or "unfinished" where an error, an interrupt or
+    the caller ended it early.
     """
 
     method: str
@@ -92,7 +93,7 @@ class Generation:
 
     @property
     def tau(self) -> float | None:
-        """Mean tokens committed per round."""
+        """Mean tokens committed per round, the last one cut where the text ends."""
         return sum(self.accepted_per_round) / self.rounds if self.rounds else None
 
     @property

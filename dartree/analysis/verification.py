@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,12 +37,14 @@ def differences(stack: Stack, ids: Sequence[int], tree: DraftTree) -> dict[str, 
     """Largest difference of the tree's logits to plain runs: done right, and with two mistakes.
 
     The mistakes: nodes see everything before them in the cache, siblings included, and nodes get
-    the position of their cache row.
+    the position of their cache row. Raises ValueError for a tree without nodes.
     """
+    if not len(tree):
+        raise ValueError("tree must have a node that can be mistaken, got one without nodes.")
     target, past, plain = stack.target, len(ids) - 1, logits_by_path(stack, ids, tree)
     right = tree_rows(target, tree, ids[-1], past)
-    assert right.mask is not None, "a tree without nodes has nothing to be mistaken about"
-    causal = torch.full_like(right.mask, torch.finfo(right.mask.dtype).min).triu(past + 1)
+    mask: Any = right.mask  # only a tree without nodes has none
+    causal = torch.full_like(mask, torch.finfo(mask.dtype).min).triu(past + 1)
     counted = past + torch.arange(1 + len(tree), device=target.device)
     kinds = {
         "ancestors only, position by depth": right,

@@ -41,6 +41,12 @@ def test_on_a_chain_the_two_mistakes_are_none(case):
     assert max(verification.differences(stack, ids, chain).values()) < 1e-9
 
 
+def test_a_tree_without_nodes_has_no_mistakes_to_make(case):
+    stack, ids, _ = case
+    with pytest.raises(ValueError, match="tree must have a node"):
+        verification.differences(stack, ids, dartree.DraftTree.empty())
+
+
 def test_the_compacted_cache_is_a_fresh_one(case):
     stack, ids, tree = case
     kept = verification.commit_round(stack, ids, tree)
