@@ -100,7 +100,7 @@ def test_cost_curve_recovers_a_known_machine(monkeypatch):
     machine = SimpleNamespace(
         drafter=SimpleNamespace(config=SimpleNamespace(drafts=8)),
         target=SimpleNamespace(vocab_size=200),
-        settings=TreeSettings(),
+        chosen_settings=lambda given: given or TreeSettings(),
     )
     price = cost.measure(machine, [])
     assert price.call_fit == pytest.approx((0.1, 0.05, 0.001)) and price.residual < 1e-9
