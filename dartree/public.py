@@ -47,8 +47,9 @@ _BODY = {"num_hidden_layers": 5, "num_target_layers": 36, "tie_word_embeddings":
 
 
 def target_config(name: str) -> dict[str, Any]:
-    """config.json of ``Qwen/Qwen3-4B`` or ``Qwen/Qwen3-8B``, as far as it fixes shapes."""
-    return _QWEN3 | _SIZES[name.removeprefix("Qwen/Qwen3-")]
+    """config.json of ``Qwen/Qwen3-4B`` or ``Qwen/Qwen3-8B``, as far as it fixes kind and shapes."""
+    size = _SIZES[name.removeprefix("Qwen/Qwen3-")]
+    return _QWEN3 | size | {"architectures": ["Qwen3ForCausalLM"]}
 
 
 def _drafter(size: str, **own: Any) -> dict[str, Any]:

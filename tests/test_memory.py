@@ -148,6 +148,14 @@ def test_the_command_takes_the_ids_that_it_lists(capsys, monkeypatch):
     assert asked == [("me/target", "config.json", "v1"), ("me/drafter", "config.json", None)]
 
 
+def test_a_target_in_a_drafters_place_is_named_by_folder_and_by_id_alike(capsys):
+    folder = str(DATA / "domino-shift" / "target")
+    for target, drafter in ((folder, folder), ("Qwen/Qwen3-8B", "Qwen/Qwen3-4B")):
+        assert main(["stacks", "--target", target, "--drafter", drafter]) == 2
+        words = f"{drafter}, config.json is a target's config (Qwen3ForCausalLM), not a drafter's."
+        assert words in capsys.readouterr().err
+
+
 def test_the_command_refuses_the_pairs_that_loading_refuses(tmp_path, capsys):
     folder = DATA / "domino-shift"
     config = json.loads((folder / "drafter" / "config.json").read_text())
