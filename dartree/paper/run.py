@@ -141,12 +141,14 @@ def _check(record: dict[str, Any], asked: dict[str, Any]) -> None:
             continue
         if isinstance(theirs, dict) and isinstance(value, dict):  # what agrees is left out
             parts = [key for key in theirs | value if theirs.get(key) != value.get(key)]
-            theirs, value = ({k: d.get(k) for k in parts} for d in (theirs, value))
+            theirs, value = (
+                ", ".join(f"{k} {d.get(k, 'not given')}" for k in parts) for d in (theirs, value)
+            )
         where = record["cell"]
         raise ValueError(
-            f"out holds a record of {where['model']}, {where['id']}, {record['method']} with "
-            f"another {name} ({theirs}, now {value}): give another out, or --tables for what is "
-            "there."
+            f"out holds a record of {where['model']}, {where['id']}, {record['method']} that "
+            f"differs in its {name} ({theirs}, now {value}): give another out, or --tables for "
+            "what is there."
         )
 
 

@@ -132,13 +132,13 @@ def test_a_finished_grid_loads_nothing_and_a_larger_one_adds(tmp_path, stack, wh
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(max_new_tokens=7), "another max_new_tokens .6, now 7."),
-        (dict(seed=1), "another seed"),
+        (dict(max_new_tokens=7), "differs in its max_new_tokens .6, now 7."),
+        (dict(seed=1), "differs in its seed"),
         (
             dict(settings=dartree.TreeSettings(budget=9)),
-            "another settings .{'budget': 64}, now {'budget': 9}",
+            "differs in its settings .budget 64, now budget 9.",
         ),
-        (dict(rows={"first": [Row("first-0", "first", ([1, 2],))]}), "another prompt"),
+        (dict(rows={"first": [Row("first-0", "first", ([1, 2],))]}), "differs in its prompt"),
     ],
     ids=str,
 )
@@ -155,7 +155,7 @@ def test_other_weights_are_refused(tmp_path, stack):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     other.sources = {"target": Source("random", folder)}
-    with pytest.raises(ValueError, match="another sources"):
+    with pytest.raises(ValueError, match="differs in its sources"):
         run_grid(grid(), tmp_path, load=lambda _: other)
 
 
@@ -186,9 +186,13 @@ def test_a_finished_run_still_checks_its_checkpoints(finished, tmp_path, capsys,
     save_file(tensors | {"fc.weight": tensors["fc.weight"] + 1}, weights)
     capsys.readouterr()
     for folder, options, words in (
-        ("b", [], "another sources ({'drafter': 'sha256:"),
-        ("a", ["--dtype", "bfloat16"], "another dtype (float32, now bfloat16)"),
-        ("a", ["--dflash", str(CASE.parent / "dflash" / "drafter")], "another sources"),
+        ("b", [], "differs in its sources (drafter sha256:"),
+        ("a", ["--dtype", "bfloat16"], "differs in its dtype (float32, now bfloat16)"),
+        (
+            "a",
+            ["--dflash", str(CASE.parent / "dflash" / "drafter")],
+            "sources (dflash not given, now dflash ",
+        ),
         ("none", [], "neither a folder nor a hub id"),
     ):
         assert finished(tmp_path / folder, *options) == 2
