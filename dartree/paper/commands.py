@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command's grid and print its tables."""
+    from dartree.checks import counted
     from dartree.files import check_output
     from dartree.paper.dry import dry_run, plan
     from dartree.paper.prompts import rows_of
@@ -98,11 +99,20 @@ def run(args: argparse.Namespace) -> int:
     if rank == 0:
         print(plan(grid, world), file=sys.stderr)
     silent = together and rank > 0
-    _with_bar(_share(grid, *share), rank, silent, lambda progress: run_grid(
-        grid, out, rank=share[0], world=share[1], progress=progress, write=not silent,
-        load=lambda model: _load(model, grid.settings, placing),
-        identify=lambda model: identify(model, **placing),
-    ))  # fmt: skip
+    total = _share(grid, *share)
+    done = total - missing(grid, read_records(out), *share)
+    try:
+        _with_bar(total, done, rank, silent, lambda progress: run_grid(
+            grid, out, rank=share[0], world=share[1], progress=progress, write=not silent,
+            load=lambda model: _load(model, grid.settings, placing),
+            identify=lambda model: identify(model, **placing),
+        ))  # fmt: skip
+    except KeyboardInterrupt:
+        if rank == 0:
+            kept = len(grid) - missing(grid, read_records(out))
+            print(f"{kept} of {counted(len(grid), 'record')} kept; the same command goes on.",
+                  file=sys.stderr)  # fmt: skip
+        raise
     leave()
     if silent:
         return 0
@@ -240,11 +250,11 @@ def _share(grid: Grid, rank: int, world: int) -> int:
     return len(grid.models) * len(grid.methods) * turns
 
 
-def _with_bar(total: int, rank: int, silent: bool, work) -> None:
+def _with_bar(total: int, done: int, rank: int, silent: bool, work) -> None:
     from tqdm import tqdm
 
     look = {"unit": "run", "file": sys.stderr, "mininterval": 1, "disable": silent}
-    with tqdm(total=total, position=rank, **look) as bar:
+    with tqdm(total=total, initial=done, position=rank, **look) as bar:
 
         def progress(what: str) -> None:
             bar.set_description(what, refresh=False)

@@ -80,8 +80,9 @@ def run_grid(
     Killed and called again, with the same or another number of processes, it goes on where it
     was; whole records are kept and never made twice. Raises ValueError where the folder holds
     records of the same runs made with other settings, prompts or checkpoints; where nothing is
-    missing, ``identify`` says which checkpoints would have been loaded. ``write``: False for the
-    processes that only help another one to compute its runs (tensor parallel).
+    missing, ``identify`` says which checkpoints would have been loaded. ``progress`` is called
+    after every run that is made. ``write``: False for the processes that only help another one to
+    compute its runs (tensor parallel).
     """
     with RecordFile(folder / f"part-{rank:03d}.jsonl") if write else nullcontext() as file:
         done = {key_of(record): record for record in read_records(folder)}
@@ -95,10 +96,10 @@ def run_grid(
             for name, temperature, row, turn, method in runs:
                 if name in done:
                     _check(done[name], _asked(grid, row) | facts)
-                else:
-                    done[name] = runner.run(temperature, row, turn, method, done)
-                    if file:
-                        file.append(done[name])
+                    continue
+                done[name] = runner.run(temperature, row, turn, method, done)
+                if file:
+                    file.append(done[name])
                 if progress:
                     progress(f"{model.name} T={temperature:g} {row.id} {method}")
 
@@ -117,10 +118,11 @@ def _runs(grid: Grid, model: Model, rank: int = 0, world: int = 1) -> Iterator[t
                 )
 
 
-def missing(grid: Grid, records: Sequence[dict[str, Any]]) -> int:
-    """How many runs of the grid have no record yet."""
+def missing(grid: Grid, records: Sequence[dict[str, Any]], rank: int = 0, world: int = 1) -> int:
+    """How many runs of the grid, or of one rank's share, have no record yet."""
     have = {key_of(record) for record in records}
-    return sum(name not in have for model in grid.models for name, *_ in _runs(grid, model))
+    runs = (run for model in grid.models for run in _runs(grid, model, rank, world))
+    return sum(name not in have for name, *_ in runs)
 
 
 def _asked(grid: Grid, row: Row) -> dict[str, Any]:

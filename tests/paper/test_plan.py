@@ -8,13 +8,14 @@ import sys
 
 import pytest
 import torch
+import tqdm
 
 from dartree import hub, public
 from dartree.cli import build_parser, main
 from dartree.datasets import DATASETS
 from dartree.paper.commands import _placing, make_grid
 from dartree.paper.dry import plan
-from dartree.paper.store import read_records
+from dartree.paper.store import RecordFile, read_records
 from tests.conftest import DATA
 from tests.reference import headless
 
@@ -186,3 +187,29 @@ def test_a_dry_run_estimates_what_the_run_will_load(
 def test_a_plan_counts_its_processes():
     grid = make_grid(build_parser().parse_args(["paper", "--rehearsal"]))
     assert "in 1 process: " in plan(grid, 1) and "in 2 processes: " in plan(grid, 2)
+
+
+def test_ctrl_c_tells_what_is_kept_and_the_bar_goes_on_there(
+    tmp_path, capsys, prompts, monkeypatch
+):
+    call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
+    append, bars = RecordFile.append, []
+
+    def stopping(self, record):
+        append(self, record)
+        if len(read_records(tmp_path / "out")) == 3:
+            raise KeyboardInterrupt
+
+    class Bar(tqdm.tqdm):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            bars.append((self, self.n))
+
+    monkeypatch.setattr(RecordFile, "append", stopping)
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    assert main(call) == 130
+    err = capsys.readouterr().err
+    assert err.endswith("3 of 4 records kept; the same command goes on.\ndartree: interrupted.\n")
+    assert main(call) == 0 and main(call) == 0
+    assert [first for _, first in bars] == [0, 3, 4]
+    assert [bar.n for bar, _ in bars][1:] == [4, 4] and {bar.total for bar, _ in bars} == {4}
