@@ -12,7 +12,6 @@ from dartree.arguments import integer, tree_arguments, tree_settings, use_thread
 
 if TYPE_CHECKING:
     from dartree.paper.grid import Grid, Model
-    from dartree.settings import TreeSettings
     from dartree.stack import Stack
 
 OWN = ("target", "drafter", "dflash")  # options that name checkpoints
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         _with_bar(total, done, rank, silent, lambda progress: run_grid(
             grid, out, rank=share[0], world=share[1], progress=progress, write=not silent,
-            load=lambda model: _load(model, grid.settings, placing),
+            load=lambda model: _load(model, grid, placing),
             identify=lambda model: identify(model, **placing),
         ))  # fmt: skip
     except KeyboardInterrupt:
@@ -213,36 +212,22 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
     return {"device": device, "dtype": torch_dtype(args.dtype), "device_map": args.device_map}
 
 
-def _load(model: Model, settings: TreeSettings, placing: dict[str, Any]) -> Stack:
+def _load(model: Model, grid: Grid, placing: dict[str, Any]) -> Stack:
     from dartree.paper.dry import memory_line
+    from dartree.paper.grid import doubts
     from dartree.paper.run import load_model
     from dartree.stack import placement
 
     try:  # said before anything is loaded
-        print(memory_line(model, settings, placement(**placing)[0]), file=sys.stderr)
+        print(memory_line(model, grid.settings, placement(**placing)[0]), file=sys.stderr)
     except ValueError:  # its configs are not here yet, or not in order: loading says what is wrong
         pass
     stack = load_model(model, **placing)
-    _warn_of_another_size(model, stack.target.config.hidden_size)
+    for doubt in doubts(model, stack.target.config.to_dict(), grid.max_new_tokens):
+        print(f"warning: {doubt}", file=sys.stderr)
     for part, source in stack.sources.items():
         print(f"{model.name} {part}: {source.name} @ {source.identity()}", file=sys.stderr)
     return stack
-
-
-def _warn_of_another_size(model: Model, hidden_size: int) -> None:
-    """Say so where a model's name stands for a target that cannot be the public one."""
-    from dartree import public
-    from dartree.paper.grid import MODELS
-
-    named = MODELS.get(model.name)
-    if named is None or named.target is None:
-        return
-    want = public.target_config(named.target)["hidden_size"]
-    if hidden_size != want:
-        print(
-            f"{model.target} is not {named.target}: its hidden_size is {hidden_size}, not {want}; "
-            f"do not compare it with what was published for {model.name}.", file=sys.stderr,
-        )  # fmt: skip
 
 
 def _share(grid: Grid, rank: int, world: int) -> int:

@@ -22,7 +22,7 @@ from dartree.checkpoints import weight_files
 from dartree.checks import counted, first_line
 from dartree.configs import check_headless, parse_drafter_config
 from dartree.datasets import DATASETS
-from dartree.paper.grid import Grid, Model
+from dartree.paper.grid import Grid, Model, doubts
 from dartree.paper.prompts import rows_to_be
 from dartree.paper.run import missing
 from dartree.paper.store import read_records
@@ -32,6 +32,7 @@ from dartree.stack import bundled_sources, placement
 from dartree.tensor_parallel import TENSOR_PARALLEL
 
 CONTEXT = 4096  # tokens of the memory estimate
+NEWEST = "its newest commit"
 HALF = 2  # bytes of a value in the public files, which are in bf16
 
 
@@ -76,6 +77,13 @@ def dry_run(
     print("\ncheckpoints")
     for part in parts:
         print(f"  {part.model} {part.part}: {part.place}, {part.state}")
+    if any(map(_pinned, parts)) and any(part.place.endswith(NEWEST) for part in parts):
+        print(
+            "  A commit is given where public runs name one; else the newest is taken and recorded."
+        )
+    print("\ntree settings")
+    for model in grid.models:
+        print(f"  {settings_line(model, grid.settings)}")
     print("\nmemory")
     dtype, may_pack = placing["dtype"], False
     try:
@@ -97,7 +105,10 @@ def dry_run(
     hub_needed = bool(away) or any(part.fetch is not None for part in parts)
     problems += _problems(args, out, size, away, hub_needed)
     problems = list(dict.fromkeys(problems))  # a checkpoint and its memory fail alike
-    print("\n" + ("\n".join(f"missing: {p}" for p in problems) or "Nothing is missing."))
+    print()
+    for doubt in (doubt for model in grid.models for doubt in _doubts(model, grid)):
+        print(f"warning: {doubt}")
+    print("\n".join(f"missing: {p}" for p in problems) or "Nothing is missing.")
     return 1 if problems else 0
 
 
@@ -127,6 +138,29 @@ def memory_line(
     return line
 
 
+def settings_line(model: Model, settings: TreeSettings) -> str:
+    """The settings that a model's trees are built with, in one line."""
+    depth = "all draft positions" if settings.depth is None else settings.depth
+    return (
+        f"{model.name}: W {settings.width}, K {settings.candidates}, B {settings.budget}, depth "
+        f"penalty {settings.depth_penalty:g}, depth {depth}, normalised over the "
+        f"{settings.normalise}, score temperature {settings.score_temperature:g}"
+    )
+
+
+def _doubts(model: Model, grid: Grid) -> list[str]:
+    try:
+        config = config_of(_places(model)[0], fetch=False)
+    except (OSError, RuntimeError, ValueError):  # among what is missing
+        return []
+    return doubts(model, config, grid.max_new_tokens)
+
+
+def _pinned(part: Part) -> bool:
+    name, _, revision = part.place.partition(" @ ")
+    return bool(revision) and hub.PINNED.get(name) == revision
+
+
 def _places(model: Model) -> tuple[Any, Any, Any]:
     """Target, drafter and dflash as folders or hub ids; the last may be None."""
     if model.stack is None:
@@ -153,7 +187,7 @@ def _part(model: Model, part: str, place: str | Path) -> Part:
     if str(place) and folder.is_dir():
         return Part(model.name, part, str(place), f"here, {_gigabytes(_weights(folder))}")
     name, revision = hub.hub_id(str(place))
-    where = f"{name} @ {revision or 'its newest commit'}"
+    where = f"{name} @ {revision or NEWEST}"
     copy = hub.local_copy(name, revision)
     if copy is not None:
         try:

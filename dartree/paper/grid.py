@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dartree import public
 from dartree.datasets import Row
 from dartree.settings import TreeSettings
 
@@ -41,6 +42,30 @@ MODELS = {
     )
     for size in ("4B", "8B")
 }
+
+
+def doubts(model: Model, config: Mapping[str, Any], max_new_tokens: int) -> list[str]:
+    """Sentences on what a target's ``config`` does not give of what the run is named or asked for.
+
+    Empty where nothing is to be doubted; what ``config`` leaves out is not.
+    """
+    found = []
+    named = MODELS[model.name].target if model.name in MODELS else None
+    for what in ("hidden_size", "num_hidden_layers") if named else ():
+        want = public.target_config(str(named))[what]
+        if config.get(what, want) != want:
+            found.append(
+                f"{model.target} is not {named}: its {what} is {config[what]}, not {want}; "
+                f"do not compare it with what was published for {model.name}."
+            )
+            break
+    context = config.get("max_position_embeddings")
+    if isinstance(context, int) and 0 < context <= max_new_tokens:
+        found.append(
+            f"{model.name}: its context of {context} tokens, the prompt counted, ends every "
+            f"answer before {max_new_tokens} new tokens."
+        )
+    return found
 
 
 @dataclass(frozen=True)

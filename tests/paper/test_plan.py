@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -61,6 +62,7 @@ def test_a_dry_run_of_the_papers_table(no_network, tmp_path, monkeypatch, capsys
     assert all(f"  {name}: " in out for name in DATASETS) and out.count("from the hub") == 7
     assert "missing: the package datasets" in out and "network: it does not answer" in out
     fetched = [float(n) for n in re.findall(r"about ([\d.]+) GB", out)]
+    assert "A commit is given where public runs name one" in out
     assert f"disk: {sum(fetched):.0f}" in out.replace(".0 GB", " GB")
 
 
@@ -187,6 +189,47 @@ def test_a_dry_run_estimates_what_the_run_will_load(
 def test_a_plan_counts_its_processes():
     grid = make_grid(build_parser().parse_args(["paper", "--rehearsal"]))
     assert "in 1 process: " in plan(grid, 1) and "in 2 processes: " in plan(grid, 2)
+
+
+def test_a_dry_run_doubts_what_the_run_would_doubt(no_network, tmp_path, capsys, prompts):
+    """A target that cannot be the named one, and answers that its context cuts."""
+    target = tmp_path / "target"
+    shutil.copytree(CASE / "target", target)
+    config = json.loads((target / "config.json").read_text())
+    config["max_position_embeddings"] = 32
+    (target / "config.json").write_text(json.dumps(config))
+    call = ["paper", *OWN, "--models", "4B", "--dflash", str(headless(tmp_path / "own")),
+            "--datasets", str(prompts), "--methods", "dartree", "--temperatures", "0",
+            "--out", str(tmp_path / "out"), "--limit", "1", "--target", str(target),
+            "--max-new-tokens", "32"]  # fmt: skip
+    want = [
+        f"warning: {target} is not Qwen/Qwen3-4B: its hidden_size is {config['hidden_size']}, not "
+        "2560; do not compare it with what was published for 4B.",
+        "warning: 4B: its context of 32 tokens, the prompt counted, ends every answer before 32 "
+        "new tokens.",
+    ]
+    assert main([*call, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert [line for line in told.splitlines() if line.startswith("warning")] == want
+    assert main(call) == 0
+    told = capsys.readouterr().err
+    assert [line for line in told.splitlines() if line.startswith("warning")] == want
+    assert main([*call, "--dry-run", "--max-new-tokens", "31"]) == 0
+    assert "context of 32" not in capsys.readouterr().out
+
+
+def test_a_dry_run_of_the_public_models_has_no_doubt(no_network, capsys):
+    assert main(["paper", "--dry-run", "--models", "4B,8B,4B-dspark,8B-dspark"]) == 1
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_dry_run_says_the_settings_of_every_model(no_network, capsys):
+    main(["paper", "--dry-run", "--width", "3", "--budget", "17", "--depth-penalty", "0.5"])
+    out = capsys.readouterr().out
+    for name in ("4B", "8B"):
+        assert f"  {name}: W 3, K 64, B 17, depth penalty 0.5, depth all draft positions" in out
+    main(["paper", "--dry-run", "--models", "4B", "--depth", "4", "--normalise", "vocabulary"])
+    assert "depth 4, normalised over the vocabulary" in capsys.readouterr().out
 
 
 def test_ctrl_c_tells_what_is_kept_and_the_bar_goes_on_there(
