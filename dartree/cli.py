@@ -340,7 +340,9 @@ def _bench(args: argparse.Namespace) -> int:
         memory_by_stage,
         sweep,
     )
+    from dartree.methods import TABLE
     from dartree.prompt_files import prompt_of
+    from dartree.tune import tuned_file, tuned_of
 
     methods, repeats, prompts = _many(args)
     options = {"prompts_file": _prompts_file(args), **sampling(args)}
@@ -356,11 +358,13 @@ def _bench(args: argparse.Namespace) -> int:
         raise ValueError("device_map needs --no-compile: a graph of the target has one device.")
     if args.memory and args.compile:
         raise ValueError("memory cannot be combined with --compile: a graph hides its tensors.")
-    tuned = _tuned_file(args)
+    tuned = tuned_file(args)
     stack = load(args)
     settings: Any = tree_settings(args, stack.settings)
     if args.tuned is not None:
-        settings = _tuned_of(stack) if tuned is None else tuned
+        settings = tuned_of(stack) if tuned is None else tuned
+        if others := [m for m in methods if m not in settings and TABLE[m].uses]:
+            print(f"[not tuned, at the stack's settings: {', '.join(others)}]", file=sys.stderr)
     if args.sweep:
         chosen = None if args.methods is None else methods
         results = [
@@ -388,29 +392,6 @@ def _bench(args: argparse.Namespace) -> int:
     print(format_bench(result))
     _write_json(args.json, result)
     return 0
-
-
-def _tuned_file(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Settings by method of the FILE of --tuned; None where there is none."""
-    from dartree.settings import TreeSettings
-
-    if args.tuned is None:
-        return None
-    for name in TreeSettings().to_dict():
-        if getattr(args, name) is not None:
-            raise ValueError(f"tuned gives the settings itself; leave out {option(name)}.")
-    if not args.tuned:
-        return None
-    from dartree.analysis.tuning import read_tuning, winners
-
-    return {m: TreeSettings(**s) for m, s in winners(read_tuning(args.tuned)).items()}
-
-
-def _tuned_of(stack) -> dict[str, Any]:
-    """The tuned settings of a stack's card; ValueError where it has none."""
-    if not stack.tuned:
-        raise ValueError(f"stack {stack.name!r} has no tuned settings; its card lists none.")
-    return stack.tuned
 
 
 def _doctor(args: argparse.Namespace) -> int:

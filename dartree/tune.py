@@ -6,15 +6,20 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dartree.arguments import (
     integer,
     load,
     method_names,
+    option,
     prompt_files,
     prompt_rows,
     stack_arguments,
 )
+
+if TYPE_CHECKING:
+    from dartree.stack import Stack
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,3 +58,29 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_atomically(Path(args.json), json.dumps(result, indent=1) + "\n")
     return 0
+
+
+def tuned_file(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Settings by method of the FILE of --tuned; None where there is none."""
+    from dartree.settings import TreeSettings
+
+    if args.tuned is None:
+        return None
+    for name in TreeSettings().to_dict():
+        if getattr(args, name) is not None:
+            raise ValueError(f"tuned gives the settings itself; leave out {option(name)}.")
+    if not args.tuned:
+        return None
+    from dartree.analysis.tuning import read_tuning, winners
+
+    found = read_tuning(args.tuned)
+    if args.stack is not None and args.stack != found["stack"]:
+        raise ValueError(f"tuned is for the stack {found['stack']!r}, got {args.stack!r}.")
+    return {m: TreeSettings(**s) for m, s in winners(found).items()}
+
+
+def tuned_of(stack: Stack) -> dict[str, Any]:
+    """The tuned settings of a stack's card; ValueError where it has none."""
+    if not stack.tuned:
+        raise ValueError(f"stack {stack.name!r} has no tuned settings; its card lists none.")
+    return stack.tuned

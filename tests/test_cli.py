@@ -243,7 +243,8 @@ def test_the_memory_run_has_the_tuned_settings(monkeypatch, tmp_path):
 
     tuned = dartree.TreeSettings(width=3, candidates=7, budget=5, depth_penalty=0.125, depth=2)
     file = tmp_path / "tuned.json"
-    file.write_text(json.dumps({"methods": {"dartree": [{"settings": tuned.to_dict()}]}}))
+    trials = {"dartree": [{"settings": tuned.to_dict()}]}
+    file.write_text(json.dumps({"stack": "x", "methods": trials}))
     args = memory_run(monkeypatch, "--prompts", write_prompts(tmp_path), "--tuned", file)
     assert tree_settings(args, dartree.TreeSettings()) == tuned
 

@@ -95,7 +95,13 @@ def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
     out = tmp_path / "bench.json"
     line += ["--no-compile", "--methods", "dartree", "--json", str(out)]
     assert main(["bench", *STACK, *line, "--tuned", str(file)]) == 0
-    used = json.loads(out.read_text())["methods"][1]["settings"]
+    capsys.readouterr()
+    assert main(["bench", "--stack", "tiny-dspark", *line, "--tuned", str(file)]) == 2
+    assert "for the stack 'tiny', got 'tiny-dspark'" in capsys.readouterr().err
+    line[line.index("dartree")] = "domino,dartree"
+    assert main(["bench", *STACK, *line, "--tuned", str(file)]) == 0
+    assert "[not tuned, at the stack's settings: domino]" in capsys.readouterr().err
+    used = json.loads(out.read_text())["methods"][2]["settings"]
     assert (used["width"], used["budget"]) == (own["dartree"]["width"], own["dartree"]["budget"])
 
 

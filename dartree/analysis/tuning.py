@@ -153,8 +153,7 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
     """What `dartree tune --json` wrote; ValueError where a file is something else."""
     found = read_json(file_path("tuned", path))
     try:
-        for settings in winners(found).values():
-            TreeSettings(**settings)
+        found["stack"], [TreeSettings(**settings) for settings in winners(found).values()]
     except (KeyError, TypeError, AttributeError, IndexError):
         raise ValueError(f"tuned must be a file of `dartree tune --json`, got {path}.") from None
     return found
