@@ -224,19 +224,31 @@ def long_prompt(prompts: Sequence[list[int]], index: int, length: int) -> list[i
     return ids[-length:]
 
 
+# Linux's own count of a process: getrusage would give the larger of its peak and that of the
+# process that started it. Elsewhere getrusage, in bytes on macOS.
+_PEAK = """
+import sys
+from dartree.cli import main
+status = main(sys.argv[1:])
+try:
+    with open("/proc/self/status") as lines:
+        peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+except (OSError, StopIteration):
+    import resource
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+print(peak, file=sys.stderr)
+sys.exit(status)
+"""
+
+
 def peak_memory(arguments: Sequence[str]) -> int:
     """Peak resident bytes of `dartree generate` with ``arguments``, in a process of its own."""
-    script = (
-        "import resource, sys\nfrom dartree.cli import main\nstatus = main(sys.argv[1:])\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\n"
-        "sys.exit(status)"
-    )
-    line = [sys.executable, "-c", script, "generate", "--json", *arguments]
+    line = [sys.executable, "-c", _PEAK, "generate", "--json", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    unit = 1 if sys.platform == "darwin" else 1024  # getrusage counts bytes there
-    return int(done.stderr.split()[-1]) * unit
+    return int(done.stderr.split()[-1])
 
 
 def memory(stack: Stack, arguments: Sequence[str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -215,6 +216,14 @@ def test_long_prompts_end_with_the_question_and_have_the_length_asked_for():
 def test_peak_memory_is_that_of_another_process():
     used = bench.peak_memory([*STACK, "--ids", "3,4", "--max-new-tokens", "4"])
     assert 50 * 2**20 < used < 4 * 2**30
+
+
+def test_peak_memory_is_not_that_of_the_process_that_asks():
+    line = [*STACK, "--ids", "3,4", "--max-new-tokens", "4"]
+    before = bench.peak_memory(line)
+    much = np.ones(3 * 2**27, dtype=np.uint8)  # 384 MiB, written to
+    after = bench.peak_memory(line)
+    assert much.any() and abs(after - before) < 2**27
 
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
