@@ -77,3 +77,8 @@ def test_every_data_set_is_named_with_its_place():
 def test_every_method_has_its_row():
     for method in METHODS:
         assert re.search(rf"^\| `{method}` \|", TEXT, re.M), method
+
+
+def test_no_placeholder_is_left():
+    prose = re.sub(r"`[^`]*`", "", re.sub(r"^```.*?^```", "", TEXT, flags=re.M | re.S))
+    assert not re.findall(r"\b[A-Z]{3,}_[A-Z]{3,}\b", prose)
