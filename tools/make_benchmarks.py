@@ -48,7 +48,9 @@ NOTES = {
     "verifying forward takes, the less of a round they are.",
     "plain": "What the layout of weights for oneDNN gives, one-token loops included: the first "
     "table has the same methods with packed weights.",
-    "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here.",
+    "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here. The seconds of "
+    "compiling are with inductor's cache filled by earlier runs; the first time takes up to ten "
+    "times as long.",
 }
 
 
