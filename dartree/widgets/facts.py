@@ -91,7 +91,7 @@ def round_facts(view: View, costs: RoundCost | None = None) -> Facts:
     accepted, committed = len(record.path), len(record.committed)
     facts = [
         ("tokens committed (this round's tau)", f"{committed}: {accepted} accepted + 1 bonus"),
-        ("expected under the head", f"{view.expected:.2f}: {_summed(view)} + 1 bonus"),
+        ("expected under the head", f"{view.expected:.2f} with the bonus ({_summed(view)})"),
         ("head calls of the round", str(record.head_calls)),
         ("verified nodes", f"{len(record.tree)} of {len(view.nodes)} scored"),
     ]
@@ -107,11 +107,15 @@ def round_facts(view: View, costs: RoundCost | None = None) -> Facts:
     return [*facts, ("predicted round time", time)]
 
 
+FEW = 16  # candidates; over fewer the probabilities are visibly too high
+
+
 def _summed(view: View) -> str:
-    """What the expectation adds up; over few candidates it cannot help being high."""
+    """What the expectation adds up, in few words: longer ones push the facts below the sliders."""
     if view.normalise == "vocabulary":
-        return "path probabilities over the vocabulary"
-    return f"path probabilities over the K = {view.used.candidates} candidates, inflated at small K"
+        return "odds over the vocabulary"
+    candidates = view.used.candidates
+    return f"odds over K = {candidates}{', so too high' if candidates < FEW else ''}"
 
 
 def reasons_markdown() -> str:

@@ -238,7 +238,8 @@ def test_the_expectation_says_what_it_sums_over(session):
         return dict(facts.round_facts(view))["expected under the head"], len(view.record.tree)
 
     words, nodes = expected("dartree", candidates=1)
-    assert words.startswith(f"{1 + nodes}.00: ") and "over the K = 1 candidates, inflated" in words
+    assert words == f"{1 + nodes}.00 with the bonus (odds over K = 1, so too high)"
+    assert "(odds over K = 16)" in expected("dartree", candidates=16)[0]
     assert "over the vocabulary" in expected("dartree", normalise="vocabulary")[0]
     assert "over the vocabulary" in expected("domino")[0]
 
