@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import dartree
@@ -16,6 +17,9 @@ from dartree.checkpoints import load_target_model
 from dartree.configs import default_target_layers, parse_drafter_config
 from tests.conftest import DATA
 from tests.reference import causal_logits, random_model
+
+# What transformers itself says of a target is shorter before release 5.
+TERSE = transformers.__version__.startswith("4.")
 
 
 @pytest.fixture
@@ -123,15 +127,12 @@ def test_a_domino_config_without_its_alignment_warns(folder):
 def test_many_faults_are_counted(folder, part):
     """A wrong size touches every tensor: three are named, and how many there are."""
     rewrite(folder, part, lambda t: t.update({k: v[:-1].contiguous() for k, v in t.items()}))
-    with pytest.raises(dartree.CheckpointError, match=r"shape: .* and \d+ more") as caught:
+    sizes = not (TERSE and part == "target")
+    words = rf"shape: .* {'instead of .* ' if sizes else ''}and \d+ more"
+    with pytest.raises(dartree.CheckpointError, match=words) as caught:
         load(folder)
     message = str(caught.value)
-    # transformers 4.57 does not tell the shapes of a target's tensors.
-    assert (
-        message.count("instead of") in ((3,) if part == "drafter" else (0, 3))
-        and len(message) < 600
-        and message.endswith(".")
-    )
+    assert message.count("instead of") == 3 * sizes and len(message) < 600 and message.endswith(".")
     count = len(load_file(folder / part / "model.safetensors"))
     assert f" and {count - 3} more" in message
 
@@ -139,9 +140,8 @@ def test_many_faults_are_counted(folder, part):
 def test_the_reason_of_a_refused_field_is_kept(folder):
     path = folder / "target" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_attention_heads": "many"}))
-    with pytest.raises(
-        dartree.CheckpointError, match="as a Qwen3 target: .*(many|unsupported operand)"
-    ) as caught:
+    words = "unsupported operand" if TERSE else "num_attention_heads.: .*many"
+    with pytest.raises(dartree.CheckpointError, match=words) as caught:
         load(folder)
     assert "\n" not in str(caught.value) and not str(caught.value).endswith(":")
 
