@@ -182,6 +182,19 @@ def test_tau_counts_a_cut_round_as_it_was_cut():
     assert "only those up to its stop token or the length limit" in format_table(out)
 
 
+def plant_a_fault_in_the_walk(monkeypatch):
+    """From now on the next anchor is the draft tree's first token, whatever the target says."""
+    from dartree import acceptance, decode
+
+    def sloppy(tree, logits, chooser):
+        verdict = acceptance.walk(tree, logits, chooser)
+        if len(tree):
+            verdict.next_anchor = int(tree.tokens[0])
+        return verdict
+
+    monkeypatch.setattr(decode, "walk", sloppy)
+
+
 def test_sampled_texts_are_those_of_plain_decoding(monkeypatch):
     stack, rows = random_stack(), [{"id": f"{n}", "domain": "d", "ids": prompt(n)} for n in (4, 6)]
     options = dict(max_new_tokens=16, temperature=0.9, seed=3, repeats=2, stop=[])
@@ -193,15 +206,7 @@ def test_sampled_texts_are_those_of_plain_decoding(monkeypatch):
     text = format_table(out)
     assert text.count("same ids") == 8 and "seed 3" in text and "no spread of sampling" in text
     assert "no spread" not in format_table(compare(stack, rows, [], **{**options, "repeats": 1}))
-    from dartree import acceptance, decode
-
-    def sloppy(tree, logits, chooser):
-        verdict = acceptance.walk(tree, logits, chooser)
-        if len(tree):
-            verdict.next_anchor = int(tree.tokens[0])
-        return verdict
-
-    monkeypatch.setattr(decode, "walk", sloppy)
+    plant_a_fault_in_the_walk(monkeypatch)
     out = compare(stack, rows, ["dartree"], **options)
     assert out["methods"][1]["same_ids"] is False and "other ids" in format_table(out)
 
@@ -226,15 +231,7 @@ def test_table_names_every_method_and_its_definitions(result):
 def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
     """A planted fault in the walk must show in the table."""
     stack, rows, _ = result
-    from dartree import acceptance, decode
-
-    def sloppy(tree, logits, chooser):
-        verdict = acceptance.walk(tree, logits, chooser)
-        if len(tree):
-            verdict.next_anchor = int(tree.tokens[0])
-        return verdict
-
-    monkeypatch.setattr(decode, "walk", sloppy)
+    plant_a_fault_in_the_walk(monkeypatch)
     out = compare(stack, rows, ["dartree"], max_new_tokens=12, stop=[])
     assert out["methods"][1]["lossless"] is False and " NO " in format_table(out)
     (plain, tree), first = out["methods"], out["methods"][1]["differences"][0]
@@ -249,15 +246,7 @@ def test_a_method_that_is_not_lossless_is_called_out(result, monkeypatch):
 
 
 def test_gaps_of_raw_prompts_are_measured_without_the_template(monkeypatch):
-    from dartree import acceptance, decode
-
-    def sloppy(tree, logits, chooser):
-        verdict = acceptance.walk(tree, logits, chooser)
-        if len(tree):
-            verdict.next_anchor = int(tree.tokens[0])
-        return verdict
-
-    monkeypatch.setattr(decode, "walk", sloppy)
+    plant_a_fault_in_the_walk(monkeypatch)
     stack, row = dartree.load_stack("tiny"), {"id": "a", "domain": "d", "prompt": "Once upon"}
     out = compare(stack, [row], ["dartree"], max_new_tokens=12, raw=True)
     plain, tree = out["methods"]
