@@ -7,6 +7,7 @@ safetensors is ever fetched, and no code that a repository holds is run.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,6 +59,13 @@ def find(source: str | Path) -> Source:
     except Exception as error:  # the hub client raises many kinds; one sentence serves all
         raise _unreachable(text, error) from None
     return Source(name, Path(found), _commit_of(found))
+
+
+def short_name(place: str | Path) -> str:
+    """What labels call a folder or a hub id: the last part of it, without a revision."""
+    text = str(place)
+    folder = os.path.isdir(os.path.expanduser(text))
+    return Path(text if folder else text.partition("@")[0]).name
 
 
 def find_part(part: str, place: Any, look: Callable[[Any], Any] = find) -> Any:

@@ -24,7 +24,7 @@ from dartree.checks import CheckpointError, first_line, instance
 from dartree.configs import check_headless, check_pair, read_json
 from dartree.drafter import DFlashDrafter
 from dartree.heads import DominoHead, Head, NoCorrection
-from dartree.hub import Source, find_part
+from dartree.hub import Source, find_part, short_name
 from dartree.methods import TABLE, check_method
 from dartree.packed import pack as pack_linear_layers
 from dartree.prompts import Prompt, encode_prompt, eos_ids
@@ -35,6 +35,7 @@ from dartree.tensor_parallel import TENSOR_PARALLEL
 
 # Ways of transformers to share out layers, and ours to split them.
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", TENSOR_PARALLEL)
+DEFAULT_STACK = "tiny"
 STACK_PARTS = ("target", "drafter", "dflash")  # keys of stack.json that name folders
 
 
@@ -186,13 +187,13 @@ def load_stack(
     if target is not None and name is not None:
         raise ValueError("give either the name of a stack or target and drafter, not both.")
     if target is not None:
-        given = {"target": target, "drafter": drafter, "dflash": dflash}
+        given: dict[str, Any] = {"target": target, "drafter": drafter, "dflash": dflash}
         sources = {part: find_part(part, p) for part, p in given.items() if p is not None}
-        labels = {part: Path(source.name).name for part, source in sources.items()}
-        return _assemble(f"{labels['target']} + {labels['drafter']}", sources, labels, placing)
+        labels = {part: short_name(given[part]) for part in sources}
+        return _assemble(pair_name(target, given["drafter"]), sources, labels, placing)
     if dflash is not None:
         raise ValueError("dflash is given together with target and drafter only.")
-    name = "tiny" if name is None else name
+    name = DEFAULT_STACK if name is None else name
     card, sources = bundled_sources(name)
     labels = {part: source.name for part, source in sources.items()}
     stack = _assemble(name, sources, labels, placing)
@@ -202,6 +203,11 @@ def load_stack(
         file for s in sources.values() for file in sorted(s.folder.glob("*.safetensors"))
     )
     return stack
+
+
+def pair_name(target: str | Path, drafter: str | Path) -> str:
+    """The name of a stack of one's own, from the folders or hub ids that it is loaded from."""
+    return f"{short_name(target)} + {short_name(drafter)}"
 
 
 def bundled_sources(name: str) -> tuple[dict[str, Any], dict[str, Source]]:

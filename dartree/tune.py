@@ -74,9 +74,19 @@ def tuned_file(args: argparse.Namespace) -> dict[str, Any] | None:
     from dartree.analysis.tuning import read_tuning, winners
 
     found = read_tuning(args.tuned)
-    if args.stack is not None and args.stack != found["stack"]:
-        raise ValueError(f"tuned is for the stack {found['stack']!r}, got {args.stack!r}.")
+    name = _stack_name(args)
+    if name != found["stack"]:
+        raise ValueError(f"tuned is for the stack {found['stack']!r}, got {name!r}.")
     return {m: TreeSettings(**s) for m, s in winners(found).items()}
+
+
+def _stack_name(args: argparse.Namespace) -> str:
+    """The name that the stack of the options will have, before it is loaded."""
+    from dartree.stack import DEFAULT_STACK, pair_name
+
+    if args.target is None or args.drafter is None:
+        return DEFAULT_STACK if args.stack is None else args.stack
+    return pair_name(args.target, args.drafter)
 
 
 def tuned_of(stack: Stack) -> dict[str, Any]:

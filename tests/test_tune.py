@@ -10,6 +10,7 @@ import torch
 import dartree
 from dartree.analysis import tuning
 from dartree.cli import main
+from tests.conftest import DATA
 from tests.reference import prompt, random_stack
 
 ROWS = [{"id": f"{d}-{i}", "domain": d, "ids": prompt(4 + i)} for d in "ab" for i in range(3)]
@@ -96,13 +97,38 @@ def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
     line += ["--no-compile", "--methods", "dartree", "--json", str(out)]
     assert main(["bench", *STACK, *line, "--tuned", str(file)]) == 0
     capsys.readouterr()
-    assert main(["bench", "--stack", "tiny-dspark", *line, "--tuned", str(file)]) == 2
-    assert "for the stack 'tiny', got 'tiny-dspark'" in capsys.readouterr().err
     line[line.index("dartree")] = "domino,dartree"
     assert main(["bench", *STACK, *line, "--tuned", str(file)]) == 0
     assert "[not tuned, at the stack's settings: domino]" in capsys.readouterr().err
     used = json.loads(out.read_text())["methods"][2]["settings"]
     assert (used["width"], used["budget"]) == (own["dartree"]["width"], own["dartree"]["budget"])
+
+
+CASE = DATA / "domino-shift"
+OWN = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
+
+
+@pytest.mark.parametrize(
+    ("found_on", "asked", "name"),
+    [
+        ("tiny", ["--stack", "tiny-dspark"], "tiny-dspark"),
+        ("tiny-dspark", [], "tiny"),
+        ("tiny", OWN, "target + drafter"),
+        ("target + other", OWN, "target + drafter"),
+        ("target + drafter", OWN, None),
+        ("a + b", ["--target", "me/a@1", "--drafter", "/none/b"], None),
+    ],
+    ids=str,
+)
+def test_a_file_is_for_the_stack_that_it_was_found_on(found_on, asked, name, tmp_path, capsys):
+    """None: it is taken, and the next thing that is wrong is said."""
+    file = tmp_path / "tuned.json"
+    trial = {"settings": dartree.TreeSettings().to_dict()}
+    file.write_text(json.dumps({"stack": found_on, "methods": {"dartree": [trial]}}))
+    line = ["bench", *asked, "--tuned", str(file), "--limit", "1", "--device", "cuda:77"]
+    assert main(line) == 2
+    words = f"tuned is for the stack {found_on!r}, got {name!r}." if name else "device must be"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
