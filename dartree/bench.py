@@ -173,7 +173,7 @@ def sweep(
                 ]
                 if repeat:
                     points.setdefault((value, method), []).append(run)
-                elif parameter == "prefix" and compiled_parts(stack) != "all":
+                elif parameter == "prefix" and not compiled_parts(stack):
                     peaks[value, method] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
     finally:
         torch.set_num_threads(threads)

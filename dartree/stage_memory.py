@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dartree.clock import STAGES, Clock
-from dartree.compiled import CompiledTarget
+from dartree.compiled import compiled_parts
 from dartree.decode import Decoding
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
@@ -101,10 +101,10 @@ def stage_memory(
 
     It is the third round, where one is left, by the loop that users run: head tables and the
     drafter's first buffers are then there. Buffers that grow in this round count in its stage,
-    too. Raises ValueError for a compiled stack.
+    too. Raises ValueError for a stack of which anything is compiled.
     """
     pairing = stack.pairing(method)
-    if isinstance(pairing.target, CompiledTarget):
+    if compiled_parts(stack):
         raise ValueError("stack must not be compiled: its graphs make their tensors out of sight.")
     decoding = Decoding(
         stack, ids, method=method, settings=settings, max_new_tokens=max_new_tokens, stop=[]

@@ -14,7 +14,6 @@ from torch.profiler import ProfilerActivity, profile
 import dartree
 from dartree import bench
 from dartree.clock import STAGES, Clock
-from dartree.compiled import CompiledTarget
 from dartree.memory import estimate
 from dartree.stage_memory import LiveBytes, stage_memory
 from tests.reference import prompt, random_model, random_stack
@@ -134,10 +133,14 @@ def test_where_the_limit_leaves_no_round_one_is_measured_nevertheless(stack):
         stage_memory(stack, prompt(most), "dartree", SETTINGS)
 
 
-def test_a_compiled_stack_is_refused(stack, monkeypatch):
-    monkeypatch.setattr(stack.main, "target", CompiledTarget.__new__(CompiledTarget))
+@pytest.mark.parametrize("parts", ["all", "head"])
+def test_a_compiled_stack_is_refused_and_its_sweep_goes_without(stack, eager_graphs, parts):
+    compiled = eager_graphs(stack, parts)
     with pytest.raises(ValueError, match="stack must not be compiled"):
-        stage_memory(stack, prompt(5))
+        stage_memory(compiled, prompt(5))
+    rows = [{"id": "a", "domain": "a", "ids": prompt(9)}]
+    swept = bench.sweep(compiled, rows, "prefix", (20,), max_new_tokens=6, repeats=1)
+    assert swept["rows"] and "peak_mib" not in swept["rows"][0]
 
 
 def test_tables_and_the_prefix_sweep(stack):
