@@ -52,10 +52,11 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
     if options.get("temperature"):
         sampling = {"do_sample": True, "temperature": options["temperature"], "top_k": 0}
         sampling |= {k: options[k] for k in ("top_p", "top_k", "min_p") if options.get(k)}
-    times, state = _Times(), torch.get_rng_state()
-    start = time.perf_counter()
-    try:
+    times = _Times()
+    every_gpu = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(every_gpu):
         torch.manual_seed(options.get("seed", 0))
+        start = time.perf_counter()
         tokens = model.generate(
             torch.tensor([ids], device=stack.target.device),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=stack.target.device),
@@ -63,10 +64,9 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
             eos_token_id=stack.stop_ids() if stop is None else (stop or None),
             pad_token_id=0, **sampling,
         )[0, len(ids) :].tolist()  # fmt: skip
-    finally:
-        torch.set_rng_state(state)
-    end = time.perf_counter()
-    out.method, out.token_ids = HF_GENERATE, tokens
+        end = time.perf_counter()
+    out.method = HF_GENERATE
+    decoding._keep(tokens)  # for the reason that our loop would give
     # Of the model itself: a compiled stack does not use what it may have packed.
     out.packed = any(isinstance(module, PackedLinear) for module in model.modules())
     out.seconds["prefill"] = times.at[1] - start
@@ -77,7 +77,6 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
         RoundRecord(i, HF_GENERATE, a, len(ids) + i, DraftTree.empty(), none, none, [b])
         for i, (a, b) in enumerate(zip(tokens, tokens[1:], strict=False))
     ]
-    out.stop_reason = "length" if len(tokens) == min(max_new_tokens, room) else "stop"
     out.text = stack.decode(tokens)
     return out
 

@@ -41,6 +41,25 @@ def test_hf_generate_is_plain_greedy_and_ends_where_it_should(stack):
     assert cut.token_ids == out.token_ids[: first + 1] and cut.stop_reason == "stop"
 
 
+def test_hf_generate_ends_for_the_reason_that_ar_gives(stack):
+    """A stop token at the limit is a stop, and the model's context is not the caller's limit."""
+    ids, room = prompt(6), stack.target.max_positions - 6
+    last = greedy(stack.target.model, ids, 12)[-1]
+    first = greedy(stack.target.model, ids, 12).index(last)
+    full = prompt(stack.target.max_positions - 3)
+    for tokens, length, stop, want in (
+        (ids, first + 1, [last], "stop"),
+        (ids, first + 1, [], "length"),
+        (ids, room + 9, [last], "stop"),
+        (full, 9, [], "context"),
+    ):
+        options = {"max_new_tokens": length, "stop": stop}
+        ours = dartree.generate(stack, tokens, method="ar", **options)
+        theirs = baselines.hf_generate(stack, tokens, **options)
+        assert theirs.stop_reason == ours.stop_reason == want
+        assert theirs.token_ids == ours.token_ids and theirs.text == ours.text
+
+
 def test_hf_generate_leaves_the_global_generator_alone(stack):
     torch.manual_seed(5)
     want = torch.rand(1)
