@@ -29,7 +29,7 @@ class RecordFile:
         self._file = path.open("ab+")
         try:
             self._lock()
-            self._file.truncate(_whole(path))
+            self._file.truncate(_whole(path.read_bytes()))
         except BaseException:
             self._file.close()
             raise
@@ -55,9 +55,8 @@ class RecordFile:
         self._file.close()
 
 
-def _whole(path: Path) -> int:
-    """Bytes of ``path`` up to its last line that is whole."""
-    data = path.read_bytes()
+def _whole(data: bytes) -> int:
+    """Bytes of ``data`` up to its last line that is whole."""
     end = data.rfind(b"\n") + 1
     while end and not _is_record(data[data.rfind(b"\n", 0, end - 1) + 1 : end]):
         end = data.rfind(b"\n", 0, end - 1) + 1
@@ -78,7 +77,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     """
     records = []
     for path in sorted(folder.glob("part-*.jsonl")):
-        lines = path.read_bytes()[: _whole(path)].splitlines()
+        data = path.read_bytes()  # once: another process may be appending
+        lines = data[: _whole(data)].splitlines()
         for number, line in enumerate(lines, start=1):
             if not _is_record(line):
                 raise ValueError(f"{path} line {number} is not a record.")

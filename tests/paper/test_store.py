@@ -36,6 +36,23 @@ def test_a_file_cut_at_any_byte_goes_on(tmp_path):
         assert path.read_bytes() == data
 
 
+def test_a_line_that_is_being_written_is_not_there_yet(tmp_path, monkeypatch):
+    """Its rest arrives just after the file was read."""
+    path = tmp_path / "part-a.jsonl"
+    write(path, RECORDS)
+    data, read = path.read_bytes(), type(path).read_bytes
+
+    def growing(self):
+        found = read(self)
+        self.write_bytes(data)
+        return found
+
+    path.write_bytes(data[:-3])
+    monkeypatch.setattr(type(path), "read_bytes", growing)
+    assert read_records(tmp_path) == RECORDS[:-1]
+    assert read_records(tmp_path) == RECORDS
+
+
 def test_a_torn_block_of_zeros(tmp_path):
     path = tmp_path / "part-a.jsonl"
     write(path, RECORDS[:2])
