@@ -7,6 +7,7 @@ cache for each device, taps and the embedding table on the device of lm_head, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -80,8 +81,6 @@ class SpreadTarget(Target):
     ) -> None:
         super().__init__(model, tap_ids)
         self._devices = list(devices or layer_devices(model))
-        # Drafts embed their tokens where lm_head is; a copy once, in place of one every round.
-        self._embedding = model.model.embed_tokens.weight.to(self.device)
 
     def without_taps(self) -> SpreadTarget:
         return SpreadTarget(self.model, devices=self._devices)
@@ -95,10 +94,13 @@ class SpreadTarget(Target):
 
         return keep_here
 
-    @property
+    @cached_property
     def embedding(self) -> torch.Tensor:
-        """Input embedding table [V, H] on the device of lm_head."""
-        return self._embedding
+        """Input embedding table [V, H] on the device of lm_head, where drafts embed their tokens.
+
+        Copied there once, in place of every round, and only for those who draft.
+        """
+        return self.model.model.embed_tokens.weight.to(self.device)
 
     def new_cache(self, capacity: int) -> SpreadKVCache:  # type: ignore[override]  # used alike
         """An empty cache with room for ``capacity`` rows on every device."""

@@ -43,3 +43,14 @@ def test_the_cache_keeps_what_one_cache_keeps():
 
 def test_a_model_in_one_place_has_a_plain_target():
     assert type(target_of(random_model(), (0, 2))) is Target
+
+
+def test_plain_decoding_copies_no_embedding_table():
+    """A table on the meta device cannot be copied from there."""
+    model = random_model(tie_word_embeddings=False)
+    model.model.embed_tokens.to("meta")
+    target = SpreadTarget(model, (0, 2), [PLACES[i % 2] for i in range(4)])
+    plain = target.without_taps()
+    for one in (target, plain):
+        with pytest.raises(NotImplementedError, match="meta tensor"):
+            one.embedding  # noqa: B018
