@@ -93,11 +93,11 @@ def cells(
         draws = np.random.default_rng([seed, zlib.crc32(dataset.encode())])
         counts = draws.multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=resamples)
         for method, answers in methods.items():
-            sums = np.array([_sums(answers[i], methods["ar"][i]) for i in ids])  # [N, 11]
+            sums = np.array([_sums(answers[i], methods["ar"][i]) for i in ids])  # [N, 12]
             total = sums.sum(axis=0)
             found.append(
                 Cell(model, temperature, dataset, method, len(ids), _statistics(total),
-                     _statistics(counts @ sums), total[10] / total[3], _drafter(answers, ids))
+                     _statistics(counts @ sums), total[10] / total[11], _drafter(answers, ids))
             )  # fmt: skip
     return found + _averages(found)
 
@@ -116,8 +116,8 @@ def _complete(methods: dict[str, dict[str, dict[int, Any]]]) -> list[str]:
 
 
 def _sums(ours: dict[int, Any], plain: dict[int, Any]) -> np.ndarray:
-    """What the statistics need of one prompt [11]: sums over its turns."""
-    sums = np.zeros(11)
+    """What the statistics need of one prompt [12]: sums over its turns."""
+    sums = np.zeros(12)
     for turn, record in ours.items():
         ar = plain[turn]
         accepted, rounds = sum(record["accepted_per_round"]), record["rounds"]
@@ -126,9 +126,9 @@ def _sums(ours: dict[int, Any], plain: dict[int, Any]) -> np.ndarray:
         timed = busy > 0 and ar_busy > 0 and tokens > 0 and ar_tokens > 0
         ratio = (tokens / busy) / (ar_tokens / ar_busy) if timed else 0.0
         sums += [
-            accepted, rounds, accepted / rounds if rounds else 0.0, 1,
+            accepted, rounds, accepted / rounds if rounds else 0.0, rounds > 0,
             busy, tokens, ar_busy, ar_tokens, ratio, timed,
-            record["token_ids"] == ar["token_ids"],
+            record["token_ids"] == ar["token_ids"], 1,
         ]  # fmt: skip
     return sums
 
@@ -140,13 +140,13 @@ def _busy(record: dict[str, Any]) -> tuple[float, int]:
 
 
 def _statistics(sums: np.ndarray) -> np.ndarray:
-    """STATISTICS [..., 4] from sums [..., 11]."""
-    accepted, rounds, taus, answers, busy, tokens, ar_busy, ar_tokens, ratios, timed, _ = (
+    """STATISTICS [..., 4] from sums [..., 12]."""
+    accepted, rounds, taus, drafted, busy, tokens, ar_busy, ar_tokens, ratios, timed, _, _ = (
         np.moveaxis(sums.astype(float), -1, 0)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.stack(
-            [accepted / rounds, taus / answers, (tokens / busy) / (ar_tokens / ar_busy),
+            [accepted / rounds, taus / drafted, (tokens / busy) / (ar_tokens / ar_busy),
              ratios / timed], axis=-1,
         )  # fmt: skip
 

@@ -106,9 +106,18 @@ def test_only_prompts_that_every_method_answered_count():
 def test_answers_without_a_round_do_not_divide_by_zero():
     records = [record(m, "gsm8k", 0, [], 0.0) for m in ("ar", "dartree")]
     found = cells(records)
-    assert np.isnan(find(found, "dartree", "gsm8k").values[0])
+    assert np.isnan(find(found, "dartree", "gsm8k").values).all()
     assert " - " in format_tables(found, {})
     assert "nan" not in to_csv(rows(found, {}))
+
+
+def test_answers_without_a_round_have_no_tau_and_no_speed():
+    """An answer of one token: the mean over answers is that over those with a round."""
+    records = [record("ar", "gsm8k", 0, [1] * 8, 0.8), record("dartree", "gsm8k", 0, [4, 4], 0.2)]
+    records += [record(m, "gsm8k", 1, [], 0.0) for m in ("ar", "dartree")]
+    cell = find(cells(records), "dartree", "gsm8k")
+    assert cell.values == pytest.approx([4, 4, 4, 4])
+    assert (cell.prompts, cell.same_text) == (2, 1)
 
 
 def test_published_numbers_and_differences_stand_beside_ours():
