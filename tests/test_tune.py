@@ -61,6 +61,33 @@ def test_tau_of_a_trial_is_that_of_decoding(small):
         assert trial["tau"] == pytest.approx(sum(rounds) / len(rounds))
 
 
+def test_no_setting_is_tried_twice(monkeypatch):
+    """Depths below the last draft position, and shapes that the stack has itself, are no others."""
+    stack = random_stack()
+    own = stack.settings.width, stack.settings.candidates
+    monkeypatch.setattr(tuning, "SHAPES", (own, (2, 4), (2, 4)))
+    monkeypatch.setattr(tuning, "BUDGETS", (4,))
+    methods = ["dflash", "domino", "dartree"]
+    found = tuning.tune(stack, ROWS[:1], methods, max_new_tokens=6, repeats=1)["methods"]
+    for method in methods[:2]:
+        (trial,) = found[method]
+        assert trial["settings"]["depth"] == stack.pairing(method).drafts < min(tuning.DEPTHS)
+    shapes = [(t["settings"]["width"], t["settings"]["depth_penalty"]) for t in found["dartree"]]
+    assert sorted(shapes) == [(2, 0.0), (2, 0.2), (own[0], 0.0), (own[0], 0.2)]
+
+
+def test_a_penalty_is_shown_whole():
+    settings = dartree.TreeSettings(depth_penalty=0.15).to_dict()
+    trial = {"settings": settings, "tau": 2.0, "tokens_per_second": 90.0, "speedup": 1.5}
+    cells = tuning.trial_cells("dartree", "1", trial, 7)
+    assert dict(zip(tuning.HEAD, cells, strict=True)) == {
+        "method": "dartree", "place": "1", "W": "12", "K": "64", "B": "64", "depth": "-",
+        "penalty": "0.15", "tau": "2.00", "tokens/s": "90", "vs ar": "1.50", "tried": "7",
+    }  # fmt: skip
+    chain = tuning.trial_cells("domino", "1", trial, 7)
+    assert chain[2:7] == ["-"] * 5
+
+
 @pytest.mark.parametrize("parts", ["all", "head", None])
 def test_what_was_compiled_is_said(small, eager_graphs, parts):
     stack = random_stack(dtype=torch.float32)

@@ -95,21 +95,24 @@ def tune(
             for e in others
         }  # fmt: skip
 
-    def scan(settings: TreeSettings, methods: Sequence[str]) -> None:
-        for method, trial in run(dict.fromkeys(methods, settings)).items() if methods else ():
+    def scan(by_method: Mapping[str, TreeSettings]) -> None:
+        new = {m: s for m, s in by_method.items()
+               if s.to_dict() not in [trial["settings"] for trial in found[m]]}  # fmt: skip
+        for method, trial in run(new).items() if new else ():
             found[method].append(trial)
 
     for depth in DEPTHS:
-        scan(replace(stack.settings, depth=depth), [m for m in found if m not in trees])
+        scan({m: replace(stack.settings, depth=min(depth, stack.pairing(m).drafts))
+              for m in found if m not in trees})  # fmt: skip
     for budget in BUDGETS:
-        scan(replace(stack.settings, budget=budget, depth_penalty=0.0), trees)
-        if stack.settings.depth_penalty:
-            scan(replace(stack.settings, budget=budget), using("depth_penalty", found))
+        own = replace(stack.settings, budget=budget)
+        scan(dict.fromkeys(trees, replace(own, depth_penalty=0.0)))
+        scan(dict.fromkeys(using("depth_penalty", found), own))
     for method in using("width", found):
         for trial in _ranked(found[method])[:BEST]:
             for width, candidates in SHAPES:
                 best = TreeSettings(**trial["settings"])
-                scan(replace(best, width=width, candidates=candidates), [method])
+                scan({method: replace(best, width=width, candidates=candidates)})
     ranked = {method: _ranked(trials) for method, trials in found.items()}
     finals: dict[str, list[Trial]] = {method: [] for method in ranked}
     for place in range(FINALISTS):
@@ -166,7 +169,7 @@ def trial_cells(method: str, place: str, trial: Trial, tried: int) -> list[str]:
     """The cells of a trial below :data:`HEAD`; "-" for settings that the method does not have."""
     shown, uses = ("width", "candidates", "budget", "depth", "depth_penalty"), TABLE[method].uses
     settings = {name: trial["settings"][name] for name in shown if name in uses}
-    used = [number(settings.get(name), 1 if name == "depth_penalty" else 0) for name in shown]
+    used = ["-" if settings.get(name) is None else f"{settings[name]:g}" for name in shown]
     speed = number(trial["tokens_per_second"], 0), number(trial["speedup"])
     return [method, place, *used, number(trial["tau"]), *speed, str(tried)]
 

@@ -132,7 +132,7 @@ def test_a_tuning_enters_card_and_stack(tmp_path, monkeypatch):
     assert commands.main(["card", "--data", data, "--tuned", str(tmp_path / "tuned.json")]) == 0
     assert json.loads((place / "stack.json").read_text())["tuned"] == {"dartree": settings}
     text = (place / "card.md").read_text()
-    assert "| dartree | fastest | 3 | 64 | 7 | - | 0.0 | 2.50 | 123 | 4.50 | 1 |" in text
+    assert "| dartree | fastest | 3 | 64 | 7 | - | 0 | 2.50 | 123 | 4.50 | 1 |" in text
     assert "stack tiny, here, torch.compile: head, 24 prompts" in text
 
 
