@@ -45,7 +45,12 @@ def encode_prompt(tokenizer: Any, vocabulary: int, prompt: Prompt, raw: bool = F
 
 
 def _thinks(text: str) -> bool:
-    """Whether a prompt ends inside <think>, or a user's /think comes after the last /no_think."""
+    """Whether a prompt ends inside <think>, or a user's /think comes after the last /no_think.
+
+    Neither where it ends with a closed block, as Qwen3's template does with thinking off.
+    """
+    if text.rstrip().endswith("</think>"):
+        return False
     on, off = (text.rfind(word) for word in ("<think>", "</think>"))
     switches = re.findall(r"(?<!\S)/(no_)?think\b", text)
     return on > off or bool(switches and not switches[-1])

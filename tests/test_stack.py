@@ -93,6 +93,7 @@ THINKING = [
     ([{"role": "user", "content": "the folder /thinker and a/think"}], False),
     ("<think>\n", True),
     ("<think>\n\n</think>\n\nHello", False),
+    ("Hello /think<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", False),  # Qwen3's
     ("Hello", False),
 ]  # fmt: skip
 
