@@ -128,11 +128,12 @@ def sweep(
     """tau and stage times of some methods while one parameter changes.
 
     ``parameter``: budget, width, candidates, depth_penalty, threads, or prefix (tokens before the
-    answer, filled up with earlier turns). ``methods``: `dartree` and, where the parameter is its
-    matter, `heap` or `ar`. ``sampling``: as `generate` takes it. A row is {value, method, tau,
-    nodes_per_round, head_calls_per_round, tokens_per_second, stage_ms, ms_per_round [median, min,
-    max over repeats]}; for prefix also ``peak_mib``: both caches and the peak of the verify stage
-    at the first prompt (:func:`dartree.stage_memory.stage_memory`; not for a compiled stack).
+    answer, filled up with earlier turns). ``methods``: None for `dartree`, over budgets beside
+    `heap`, else (but for penalties) beside `ar`. ``sampling``: as `generate` takes it. A row is
+    {value, method, tau, nodes_per_round, head_calls_per_round, tokens_per_second, stage_ms,
+    ms_per_round [median, min, max over repeats]}; for prefix also ``peak_mib``: both caches and the
+    peak of the verify stage at the first prompt (:func:`dartree.stage_memory.stage_memory`; not
+    for a stack of which anything is compiled).
     """
     if parameter not in SWEEPS:
         raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {parameter!r}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -206,11 +207,18 @@ def test_sweeps_change_what_they_say(stack, parameter, values):
     assert parameter in bench.format_sweep(result)
 
 
-def test_a_heavy_penalty_makes_trees_shallow(stack):
-    free, heavy = bench.sweep(
-        stack, ROWS, "depth_penalty", (0.0, 50.0), max_new_tokens=8, repeats=1
+def test_a_heavy_penalty_leaves_the_first_level(stack):
+    settings, options = TreeSettings(width=5, budget=5), {"max_new_tokens": 8, "stop": []}
+    (row,) = bench.sweep(
+        stack, ROWS, "depth_penalty", (1000.0,), settings=settings, repeats=1, **options
     )["rows"]
-    assert heavy["tau"] <= free["tau"] and heavy["nodes_per_round"] == free["nodes_per_round"]
+    flat = dataclasses.replace(settings, depth=1)
+    outs = [dartree.generate(stack, row["ids"], settings=flat, **options) for row in ROWS]
+    assert row["tau"] == sum(o.new_tokens - 1 for o in outs) / sum(o.rounds for o in outs)
+    assert row["nodes_per_round"] == 5
+
+
+def test_a_sweep_of_chosen_methods(stack):
     only = bench.sweep(stack, ROWS, "budget", (4,), methods=["domino"], max_new_tokens=8, repeats=1)
     assert [row["method"] for row in only["rows"]] == ["domino"]
     with pytest.raises(ValueError, match="method must be one of"):
