@@ -11,6 +11,7 @@ from dartree.baselines import HF_GENERATE
 from dartree.checks import counted
 from dartree.clock import STAGES
 from dartree.entries import ms_per_round
+from dartree.methods import TABLE
 
 LOSSLESS = {True: "yes", False: "NO", None: "-"}  # as tables show it
 RANGE = " range: slowest and fastest repeat."
@@ -105,8 +106,15 @@ def _ran(result: Mapping[str, Any]) -> str:
     times = "1 repeat" if count == 1 else f"{middle} of {count} repeats"
     return (
         f"{run_on(result['methods'][0])}, {_prompts(result)}, up to {options['max_new_tokens']} "
-        f"new tokens, T = {options['temperature']:g}, {times}"
+        f"new tokens, T = {options['temperature']:g}{_filters(options)}, {times}"
     )
+
+
+def _filters(options: Mapping[str, Any]) -> str:
+    """What the target's distribution was cut with; greedy decoding has none."""
+    given = {name: options.get(name) for name in ("top_k", "top_p", "min_p")}
+    told = [f", {name} {value:g}" for name, value in given.items() if value is not None]
+    return "".join(told) if options["temperature"] else ""
 
 
 def _prompts(result: Mapping[str, Any]) -> str:
@@ -234,13 +242,22 @@ def layout_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each set of settings, with the methods that used it."""
+    """One line for each set of settings, with the methods that used it.
+
+    Score temperature and normaliser are said where a method has them and they are not the usual.
+    """
     names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "depth penalty",
              "depth": "depth"}  # fmt: skip
     users: dict[str, list[str]] = {}
     for e in entries:
-        used = [f"{short} {e['settings'][key]:g}" for key, short in names.items()
-                if e["settings"].get(key) is not None]  # fmt: skip
+        settings = e["settings"]
+        used = [f"{short} {settings[key]:g}" for key, short in names.items()
+                if settings.get(key) is not None]  # fmt: skip
+        if settings.get("score_temperature") not in (None, 1):
+            used.append(f"score temperature {settings['score_temperature']:g}")
+        row = TABLE.get(e["method"])
+        if row and "normalise" in row.uses and settings.get("normalise") == "vocabulary":
+            used.append("scores over the vocabulary")
         if used:
             users.setdefault(", ".join(used), []).append(e["method"])
     return [f"{', '.join(methods)}: {text}." for text, methods in users.items()]

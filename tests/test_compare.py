@@ -159,6 +159,23 @@ def test_settings_are_said_of_the_methods_that_had_them(taper):
     assert not any(line.startswith("dartree:") for line in lines(["domino", "taper"]))
 
 
+def test_the_table_says_what_is_not_as_usual():
+    rows = [{"id": "a", "domain": "d", "ids": prompt(4)}]
+    own = dartree.TreeSettings(2, 8, 3, normalise="vocabulary", score_temperature=0.5)
+    methods, options = ["domino", "ddtree", "dartree"], {"max_new_tokens": 4}
+
+    def text(settings=None, **sampling):
+        return format_table(compare(random_stack(), rows, methods, settings, **options, **sampling))
+
+    told, usual = text(own, top_p=0.25), text(temperature=1.0, top_p=0.25, min_p=0.125)
+    end = "depth 6, score temperature 0.5, scores over the vocabulary."
+    assert f"dartree: W 2, K 8, B 3, depth penalty 0.2, {end}" in told
+    assert "ddtree: K 3, B 3, depth penalty 0, depth 6, score temperature 0.5.\n" in told + "\n"
+    assert "domino: depth 6." in told and "top_p" not in told  # greedy all the same
+    assert "vocabulary" not in usual and "score temperature" not in usual
+    assert ", T = 1, top_p 0.25, min_p 0.125, 1 repeat." in usual
+
+
 def test_the_table_says_which_prompts(result):
     stack, rows, out = result
     assert "3 prompts (3 d)" in format_table(out) and out["prompts_file"] is None
