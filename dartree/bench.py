@@ -231,6 +231,8 @@ _PEAK = """
 import sys
 from dartree.cli import main
 status = main(sys.argv[1:])
+if status:
+    sys.exit(status)  # what it said last is the reason
 try:
     with open("/proc/self/status") as lines:
         peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
@@ -239,16 +241,19 @@ except (OSError, StopIteration):
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 print(peak, file=sys.stderr)
-sys.exit(status)
 """
 
 
 def peak_memory(arguments: Sequence[str]) -> int:
-    """Peak resident bytes of `dartree generate` with ``arguments``, in a process of its own."""
+    """Peak resident bytes of `dartree generate` with ``arguments``, in a process of its own.
+
+    Raises ValueError with what that process said last, or its status where it was killed.
+    """
     line = [sys.executable, "-c", _PEAK, "generate", "--json", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}."]
+        raise ValueError(f"peak memory cannot be measured: {said[-1]}")
     return int(done.stderr.split()[-1])
 
 

@@ -245,6 +245,14 @@ def test_peak_memory_is_that_of_another_process():
     assert 50 * 2**20 < used < 4 * 2**30
 
 
+def test_why_peak_memory_cannot_be_measured(monkeypatch):
+    with pytest.raises(ValueError, match="cannot be measured: dartree: stack must be one of"):
+        bench.peak_memory(["--stack", "giant", "--ids", "3"])
+    monkeypatch.setattr(bench, "_PEAK", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(ValueError, match="cannot be measured: it ended with status -9"):
+        bench.peak_memory([])
+
+
 def test_peak_memory_is_not_that_of_the_process_that_asks():
     line = [*STACK, "--ids", "3,4", "--max-new-tokens", "4"]
     before = bench.peak_memory(line)
