@@ -30,6 +30,7 @@ from dartree.methods import check_method
 from dartree.prompt_files import prompt_of
 from dartree.report_tables import format_bench as format_bench
 from dartree.report_tables import format_sweep as format_sweep
+from dartree.report_tables import run_on
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
 from dartree.stage_memory import stage_memory
@@ -146,6 +147,12 @@ def sweep(
         values = [v for v in values if v < stack.target.max_positions]
     if parameter == "threads":
         values = [v for v in values if v <= (machine()["cores"] or 1)]
+    on = ""
+    if not asked or not values:
+        what = (
+            f"values of {parameter} must hold one that fits" if asked else "prompts must hold one"
+        )
+        raise ValueError(f"{what}, got none.")
     points: dict[tuple[float, str], list[list[Generation]]] = {}
     peaks: dict[tuple[float, str], float] = {}
     try:
@@ -172,6 +179,7 @@ def sweep(
                     )
                     for one in ids
                 ]
+                on = run_on(vars(run[0]), threads=parameter != "threads")
                 if repeat:
                     points.setdefault((value, method), []).append(run)
                 elif parameter == "prefix" and not compiled_parts(stack):
@@ -185,7 +193,7 @@ def sweep(
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
             "prompts": len(prompts), "prompts_file": prompts_file,
             "max_new_tokens": max_new_tokens, "machine": machine(), "versions": versions(),
-            "stack": stack.name, "sampling": sampling}  # fmt: skip
+            "stack": stack.name, "on": on, "sampling": sampling}  # fmt: skip
 
 
 def _peak_mib(stack: Stack, ids: Sequence[int], method: str, settings, max_new_tokens) -> float:

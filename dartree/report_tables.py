@@ -101,12 +101,18 @@ def format_bench(result: Mapping[str, Any]) -> str:
 
 def _ran(result: Mapping[str, Any]) -> str:
     """What was run: stack, prompts, limits and repeats."""
-    options, count = result["options"], result["options"]["repeats"]
+    options = result["options"]
+    return f"{run_on(result['methods'][0])}, {_prompts(result)}, {_decoded(options)}"
+
+
+def _decoded(options: Mapping[str, Any]) -> str:
+    """How long, how and how often it was decoded."""
+    count = options["repeats"]
     middle = "median" if count % 2 else "mean" if count == 2 else "mean of the middle two"
     times = "1 repeat" if count == 1 else f"{middle} of {count} repeats"
     return (
-        f"{run_on(result['methods'][0])}, {_prompts(result)}, up to {options['max_new_tokens']} "
-        f"new tokens, T = {options['temperature']:g}{_filters(options)}, {times}"
+        f"up to {counted(options['max_new_tokens'], 'new token')}, "
+        f"T = {options['temperature']:g}{_filters(options)}, {times}"
     )
 
 
@@ -165,8 +171,22 @@ def format_sweep(result: dict[str, Any]) -> str:
             *(f"{r['stage_ms'][s]:.2f}" for s in STAGES),
             *([f"{r['peak_mib']:.2f}"] if weighed else ()),
         ))  # fmt: skip
-    note = "\n\npeak MiB: both caches, and the tensors of verify at their most (first prompt)."
-    return text_table(rows) + note * weighed
+    settings = {k: v for k, v in result["settings"].items() if k != result["parameter"]}
+    options = {"temperature": 0.0, **result["sampling"], **result}
+    file = f" ({result['prompts_file']})" if result["prompts_file"] else ""
+    lines = [
+        text_table(rows),
+        "",
+        f"{result['on']}, {counted(result['prompts'], 'prompt')}{file}, {_decoded(options)}; "
+        f"{result['machine']['processor']}.",
+        f"The settings beside {result['parameter']}: {', '.join(_used(settings))}.",
+        "range: of ms/round, the fastest and the slowest repeat. The columns after it are the "
+        "milliseconds of the stages.",
+    ]
+    if weighed:
+        note = "peak MiB: both caches, and the tensors of verify at their most (first prompt)."
+        lines.append(note)
+    return "\n".join(lines)
 
 
 def _domain_table(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -225,11 +245,11 @@ def _memory_line(found: Mapping[str, int]) -> str:
     )
 
 
-def run_on(entry: Mapping[str, Any]) -> str:
+def run_on(entry: Mapping[str, Any], threads: bool = True) -> str:
     """What a method's numbers were made on: stack, dtype, device, layout of weights, threads."""
     packed = ", packed weights" if entry["packed"] else ""
-    threads = counted(entry["threads"], "thread")
-    return f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}, {threads}"
+    where = f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}"
+    return f"{where}, {counted(entry['threads'], 'thread')}" if threads else where
 
 
 def layout_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -246,21 +266,27 @@ def settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Score temperature and normaliser are said where a method has them and they are not the usual.
     """
-    names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "depth penalty",
-             "depth": "depth"}  # fmt: skip
     users: dict[str, list[str]] = {}
     for e in entries:
-        settings = e["settings"]
-        used = [f"{short} {settings[key]:g}" for key, short in names.items()
-                if settings.get(key) is not None]  # fmt: skip
-        if settings.get("score_temperature") not in (None, 1):
-            used.append(f"score temperature {settings['score_temperature']:g}")
-        row = TABLE.get(e["method"])
-        if row and "normalise" in row.uses and settings.get("normalise") == "vocabulary":
-            used.append("scores over the vocabulary")
-        if used:
+        row, settings = TABLE.get(e["method"]), dict(e["settings"])
+        if row and "normalise" not in row.uses:
+            settings.pop("normalise", None)  # it has no choice
+        if used := _used(settings):
             users.setdefault(", ".join(used), []).append(e["method"])
     return [f"{', '.join(methods)}: {text}." for text, methods in users.items()]
+
+
+def _used(settings: Mapping[str, Any]) -> list[str]:
+    """Settings with their short names."""
+    names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "depth penalty",
+             "depth": "depth"}  # fmt: skip
+    used = [f"{short} {settings[key]:g}" for key, short in names.items()
+            if settings.get(key) is not None]  # fmt: skip
+    if settings.get("score_temperature") not in (None, 1):
+        used.append(f"score temperature {settings['score_temperature']:g}")
+    if settings.get("normalise") == "vocabulary":
+        used.append("scores over the vocabulary")
+    return used
 
 
 def headless_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -218,6 +218,27 @@ def test_a_heavy_penalty_leaves_the_first_level(stack):
     assert row["nodes_per_round"] == 5
 
 
+def test_the_table_of_a_sweep_says_what_it_was_made_on(stack):
+    settings = TreeSettings(width=5, candidates=8, budget=9, depth=3, score_temperature=2)
+    options = {"settings": settings, "methods": ["dartree"], "max_new_tokens": 4, "repeats": 2}
+    result = bench.sweep(stack, ROWS, "budget", (4,), **options, temperature=1.0, top_k=7)
+    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+    text = bench.format_sweep(result)
+    on = "\n\nstack random, float64 on cpu"
+    assert f"{on}, {threads}, 2 prompts, up to 4 new tokens, T = 1, top_k 7, mean of 2 rep" in text
+    told = "beside budget: W 5, K 8, depth penalty 0.2, depth 3, score temperature 2.\n"
+    assert told in text and "B 9" not in text
+    swept = bench.sweep(stack, ROWS[:1], "threads", (1,), **options, prompts_file="mine")
+    assert f"{on}, 1 prompt (mine), up to 4 new tokens, T = 0, " in bench.format_sweep(swept)
+
+
+def test_a_sweep_over_nothing_is_refused(stack):
+    with pytest.raises(ValueError, match="prompts must hold one, got none"):
+        bench.sweep(stack, [], "budget")
+    with pytest.raises(ValueError, match="values of prefix must hold one that fits, got none"):
+        bench.sweep(stack, ROWS, "prefix", (10_000,))
+
+
 def test_a_sweep_of_chosen_methods(stack):
     only = bench.sweep(stack, ROWS, "budget", (4,), methods=["domino"], max_new_tokens=8, repeats=1)
     assert [row["method"] for row in only["rows"]] == ["domino"]
