@@ -107,13 +107,16 @@ def _ran(result: Mapping[str, Any]) -> str:
 
 def _decoded(options: Mapping[str, Any]) -> str:
     """How long, how and how often it was decoded."""
-    count = options["repeats"]
-    middle = "median" if count % 2 else "mean" if count == 2 else "mean of the middle two"
-    times = "1 repeat" if count == 1 else f"{middle} of {count} repeats"
     return (
         f"up to {counted(options['max_new_tokens'], 'new token')}, "
-        f"T = {options['temperature']:g}{_filters(options)}, {times}"
+        f"T = {options['temperature']:g}{_filters(options)}, {of_repeats(options['repeats'])}"
     )
+
+
+def of_repeats(count: int) -> str:
+    """What times of several repeats are: their median, or what it is of an even number."""
+    middle = "median" if count % 2 else "mean" if count == 2 else "mean of the middle two"
+    return "1 repeat" if count == 1 else f"{middle} of {count} repeats"
 
 
 def _filters(options: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ def test_finalists_stand_first_and_both_parts_are_ranked(small):
         settings = [tuple(row["settings"].items()) for row in rows]
         assert len(set(settings)) == len(settings)
     text = tuning.format_tuning(result)
-    assert "2 prompts, up to 8 new tokens" in text and "median of 2 repeats" in text
+    assert "2 prompts, up to 8 new tokens" in text and ", mean of 2 repeats." in text
 
 
 def test_tau_of_a_trial_is_that_of_decoding(small):
@@ -93,7 +93,8 @@ def test_what_was_compiled_is_said(small, eager_graphs, parts):
     stack = random_stack(dtype=torch.float32)
     stack = eager_graphs(stack, parts) if parts else stack
     result = tuning.tune(stack, ROWS[:1], ["domino"], max_new_tokens=6, repeats=1)
-    assert f", torch.compile: {parts or 'nothing'}, " in tuning.format_tuning(result)
+    text = tuning.format_tuning(result)
+    assert f", torch.compile: {parts or 'nothing'}, 1 prompt, " in text and ", 1 repeat." in text
 
 
 @pytest.mark.parametrize(

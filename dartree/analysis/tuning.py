@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dartree.checks import file_path
+from dartree.checks import counted, file_path
 from dartree.compare import NOTHING_TO_TIME, compare
 from dartree.compiled import compiled_parts
 from dartree.configs import read_json
 from dartree.machine import machine, versions
 from dartree.methods import TABLE, check_method
-from dartree.report_tables import number, run_on, text_table
+from dartree.report_tables import number, of_repeats, run_on, text_table
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
 
@@ -182,9 +182,9 @@ def format_tuning(result: Mapping[str, Any]) -> str:
             rows.append(trial_cells(method, str(place), trial, len(trials)))
     compiled = f"torch.compile: {result['compiled']}"
     return (
-        f"{text_table(rows)}\n\n{result['on']}, {compiled}, {result['prompts']} prompts, up to "
+        f"{text_table(rows)}\n\n{result['on']}, {compiled}, {counted(result['prompts'], 'prompt')}, up to "
         f"{result['max_new_tokens']} new tokens, T = 0; {result['machine']['processor']}.\n"
         "tokens/s: mean over the domains; vs ar: against `ar` in the same run. tried: settings "
         "that were timed once; the fastest of them, here, were timed again, all methods in turn, "
-        f"median of {result['repeats']} repeats."
+        f"{of_repeats(result['repeats'])}."
     )
