@@ -181,8 +181,9 @@ def format_tuning(result: Mapping[str, Any]) -> str:
         for place, trial in enumerate(trials[:FINALISTS], start=1):
             rows.append(trial_cells(method, str(place), trial, len(trials)))
     compiled = f"torch.compile: {result['compiled']}"
+    prompts = counted(result["prompts"], "prompt")
     return (
-        f"{text_table(rows)}\n\n{result['on']}, {compiled}, {counted(result['prompts'], 'prompt')}, up to "
+        f"{text_table(rows)}\n\n{result['on']}, {compiled}, {prompts}, up to "
         f"{result['max_new_tokens']} new tokens, T = 0; {result['machine']['processor']}.\n"
         "tokens/s: mean over the domains; vs ar: against `ar` in the same run. tried: settings "
         "that were timed once; the fastest of them, here, were timed again, all methods in turn, "
