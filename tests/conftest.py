@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -40,6 +41,18 @@ def shift_stack():
 def tiny_pair():
     """A random Domino stack in fp64: no argmax can flip by rounding."""
     return random_stack(head="domino", dtype=torch.float64)
+
+
+@pytest.fixture
+def shift_folder(tmp_path):
+    """A writable copy of the `domino-shift` case."""
+    return shutil.copytree(DATA / "domino-shift", tmp_path / "case")
+
+
+@pytest.fixture
+def dspark_folder(tmp_path):
+    """A writable copy of the `dspark-vanilla` case."""
+    return shutil.copytree(DATA / "dspark-vanilla", tmp_path / "case")
 
 
 @pytest.fixture

@@ -1,18 +1,21 @@
-"""Stacks: names, prompts, pairings."""
+"""Stacks: names, prompts, pairings, dtypes, device maps."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import warnings
 
 import pytest
+import torch
 
 import dartree
 from dartree.heads import NoCorrection
 from dartree.stack import data_dir
+from tests.checkpoint_files import load
 from tests.conftest import DATA
-from tests.reference import headless, random_stack
+from tests.reference import headless, random_model, random_stack
 
 
 @pytest.mark.parametrize(
@@ -149,3 +152,63 @@ def test_a_wrong_pairing_is_refused_before_weights_are_read(tmp_path, monkeypatc
     (folder / "model.safetensors").unlink()
     with pytest.raises(dartree.CheckpointError, match="drafter/model.safetensors does not exist"):
         dartree.load_stack(target=target, drafter=folder)
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("hidden_size", 32), ("vocab_size", 101), ("num_hidden_layers", 8)]
+)
+def test_wrong_pairings_name_both(shift_folder, what, value):
+    """A drafter in order, and a target in order that it was not made for."""
+    sizes = dict(hidden_size=64, vocab_size=97, num_hidden_layers=6) | {what: value}
+    random_model(dtype=torch.float32, **sizes).save_pretrained(shift_folder / "other")
+    with pytest.raises(dartree.CheckpointError, match="made for another target") as caught:
+        dartree.load_stack(target=shift_folder / "other", drafter=shift_folder / "drafter")
+    for words in (
+        str(shift_folder / "other"),
+        str(shift_folder / "drafter"),
+        f"the target's is {value}",
+    ):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_dtypes(shift_folder, dtype):
+    stack = dartree.load_stack(
+        target=shift_folder / "target", drafter=shift_folder / "drafter", dtype=dtype
+    )
+    out = dartree.generate(stack, [3, 4, 5], max_new_tokens=9, stop=[])
+    assert out.dtype == dtype and out.new_tokens == 9
+
+
+def test_drafter_and_target_may_differ_in_dtype(shift_folder):
+    """Half-precision drafts under a target in fp32: other drafts, the same text."""
+    paths = dict(target=shift_folder / "target", drafter=shift_folder / "drafter")
+    want = dartree.generate(dartree.load_stack(**paths), [3, 4, 5], method="ar", max_new_tokens=20)
+    for kind in ("bfloat16", "float16"):
+        stack = dartree.load_stack(**paths, drafter_dtype=kind)
+        assert str(stack.drafter.dtype) == f"torch.{kind}" and stack.target.dtype == torch.float32
+        for method in ("domino", "ddtree", "dartree"):
+            out = dartree.generate(stack, [3, 4, 5], method=method, max_new_tokens=20)
+            assert out.token_ids == want.token_ids
+
+
+def test_device_maps_that_are_none(shift_folder):
+    paths = dict(target=shift_folder / "target", drafter=shift_folder / "drafter")
+    with pytest.raises(ValueError, match="device_map must be one of auto, .*, got 'foo'"):
+        dartree.load_stack(**paths, device_map="foo")
+
+
+def test_device_map(shift_folder):
+    pytest.importorskip("accelerate")
+    paths = dict(target=shift_folder / "target", drafter=shift_folder / "drafter")
+    stack = dartree.load_stack(**paths, device_map={"": "cpu"})
+    want = dartree.generate(load(shift_folder), [3, 4, 5], max_new_tokens=9).token_ids
+    assert dartree.generate(stack, [3, 4, 5], max_new_tokens=9).token_ids == want
+
+
+def test_device_map_without_accelerate(shift_folder, monkeypatch):
+    if importlib.util.find_spec("accelerate"):
+        pytest.skip("accelerate is installed")
+    paths = dict(target=shift_folder / "target", drafter=shift_folder / "drafter")
+    with pytest.raises(dartree.CheckpointError, match="accelerate"):
+        dartree.load_stack(**paths, device_map="auto")
