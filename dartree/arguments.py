@@ -7,24 +7,49 @@ command line as from Python.
 from __future__ import annotations
 
 import argparse
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dartree.settings import TreeSettings
     from dartree.stack import Stack
 
 MOST_THREADS = 1024  # more cannot be started on every machine, and that would end the process
 
 
+class LazyParser(argparse.ArgumentParser):
+    """A parser whose options are those of ``module``, imported when it has to parse, not before.
+
+    So the list of commands and the version wait neither for torch nor for transformers. No option
+    may be abbreviated: it would change its meaning when another one is added.
+    """
+
+    def __init__(self, *args: Any, module: str | None = None, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._module:
+            found, self._module = importlib.import_module(self._module), None
+            found.add_arguments(self)
+            # `train` has none: its steps have.
+            self.set_defaults(handler=getattr(found, "run", None))
+        return super().parse_known_args(args, namespace)
+
+
+def checkpoint_arguments(parser: argparse._ActionsContainer) -> None:
+    """A target and its drafters."""
+    names = {"target": "Qwen3 target", "drafter": "its drafter",
+             "dflash": "its drafter without a head, for dflash and ddtree"}  # fmt: skip
+    for name, what in names.items():
+        parser.add_argument(
+            f"--{name}", metavar="PATH_OR_ID", help=f"{what}: a folder or owner/name[@revision]"
+        )
+
+
 def stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", help="a bundled stack (default: tiny)")
-    parser.add_argument("--target", metavar="PATH_OR_ID", help="Qwen3 target: folder or hub id")
-    parser.add_argument("--drafter", metavar="PATH_OR_ID", help="drafter: folder or hub id")
-    parser.add_argument(
-        "--dflash", metavar="PATH_OR_ID", help="a drafter without a head, for dflash and ddtree"
-    )
+    checkpoint_arguments(parser)
     parser.add_argument("--dtype", help="float32 (default on CPU), bfloat16, ...")
     parser.add_argument("--device", help="cpu (default), cuda, ...")
     parser.add_argument(
@@ -152,32 +177,6 @@ def check_early(args: argparse.Namespace, methods: list[str]) -> None:
     options = sampling(args)
     positive_int("max_new_tokens", options.pop("max_new_tokens"))
     Chooser(**options)
-
-
-def method_names(text: str) -> list[str]:
-    """Methods in a comma-separated list, each once."""
-    from dartree.methods import METHODS, check_method
-
-    names = list(dict.fromkeys(name.strip() for name in text.strip(" ,").split(",")))
-    if names == [""]:
-        raise ValueError(f"methods must name one or more of {', '.join(METHODS)}, got none.")
-    return [check_method(name) for name in names]
-
-
-def prompt_files(path: str | None) -> list[Path]:
-    """The prompts file that was given, or the bundled ones."""
-    from pathlib import Path
-
-    from dartree.stack import data_dir
-
-    return sorted((data_dir() / "prompts").glob("*.jsonl")) if path is None else [Path(path)]
-
-
-def prompt_rows(files: list[Path], limit: int | None = None) -> list[dict[str, Any]]:
-    """Rows of all ``files``; ``limit`` keeps the first of each domain of a file."""
-    from dartree.prompt_files import load_prompts
-
-    return [row for file in files for row in load_prompts(file, limit)]
 
 
 def use_threads(text: str | None) -> None:

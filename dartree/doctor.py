@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import platform
@@ -10,6 +11,17 @@ MODULES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "matplotlib", "seaborn",
     "ipywidgets", "jupyterlab", "papermill", "tqdm",
 )  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``dartree doctor`` takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; 1 where something is missing."""
+    text, healthy = report()
+    print(text)
+    return 0 if healthy else 1
 
 
 def report() -> tuple[str, bool]:

@@ -44,7 +44,7 @@ LAYERS = (
     ("analysis", "training", "paper", "datasets"),
     ("plots",),
     ("gallery", "explore", "portable", "widgets"),
-    ("reports", "doctor", "stacks", "tune"),
+    ("reports", "doctor", "commands"),
     ("cli",),
     ("__main__",),
 )

@@ -16,8 +16,8 @@ import torch
 
 import dartree
 from dartree import reports
+from tests.commands import STACK, write_prompts
 from tests.conftest import DATA
-from tests.test_cli import STACK, write_prompts
 from tests.test_reports import COMMON, HANGS, assert_ended, kernel_of, write_notebook
 from tests.training.drafter_fixtures import small_corpus
 
@@ -94,7 +94,7 @@ TORCH = {  # importing torch takes seconds: these never end
 
 
 @pytest.mark.parametrize("kind", TORCH)
-@pytest.mark.parametrize("command", [["generate", "Hi."], ["compare"], ["--help"]])
+@pytest.mark.parametrize("command", [["generate", "Hi."], ["compare"], ["generate", "--help"]])
 def test_ctrl_c_while_a_command_starts(tmp_path, command, kind):
     (tmp_path / "torch.py").write_text("import pathlib, time\n" + TORCH[kind])
     path = os.pathsep.join([str(tmp_path), str(reports.PROJECT)])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dartree.arguments import (
-    integer,
-    load,
+from dartree.arguments import integer, load, option, stack_arguments
+from dartree.commands.many_prompts import (
     method_names,
-    option,
     prompt_files,
     prompt_rows,
-    stack_arguments,
+    timed_tokens,
+    write_json,
 )
 
 if TYPE_CHECKING:
@@ -40,13 +37,12 @@ def run(args: argparse.Namespace) -> int:
     """Time all settings, print the fastest of each method."""
     from dartree.analysis.tuning import format_tuning, split_off, tune, with_settings
     from dartree.checks import positive_int
-    from dartree.files import check_output, write_atomically
+    from dartree.files import check_output
     from dartree.methods import METHODS
 
     names = ("limit", "repeats", "max_new_tokens")
     limit, repeats, tokens = (positive_int(n, integer(n, getattr(args, n))) for n in names)
-    if tokens < 2:
-        raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
+    timed_tokens(tokens)
     methods = with_settings(METHODS if args.methods is None else method_names(args.methods))
     prompts = split_off(prompt_rows(prompt_files(args.prompts)), limit)
     check_output("json", args.json)
@@ -55,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
         progress=lambda text: print(f"tune: {text}", file=sys.stderr, flush=True),
     )  # fmt: skip
     print(format_tuning(result))
-    if args.json:
-        write_atomically(Path(args.json), json.dumps(result, indent=1) + "\n")
+    write_json(args.json, result, indent=1)
     return 0
 
 

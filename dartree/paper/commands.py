@@ -8,7 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dartree.arguments import integer, tree_arguments, tree_settings, use_threads
+from dartree.arguments import (
+    checkpoint_arguments,
+    integer,
+    tree_arguments,
+    tree_settings,
+    use_threads,
+)
 
 if TYPE_CHECKING:
     from dartree.paper.grid import Grid, Model
@@ -19,18 +25,14 @@ OWN = ("target", "drafter", "dflash")  # options that name checkpoints
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    what = parser.add_argument_group("what to run")
+    what = parser.add_argument_group(
+        "what to run", "Checkpoints take the place of those of one of --models, which keeps its "
+        "name; without --models they are a target and a drafter of your own.",
+    )  # fmt: skip
     what.add_argument(
         "--models", metavar="a,b,...", help="of 4B, 8B, 4B-dspark, 8B-dspark (default 4B,8B)"
     )
-    what.add_argument(
-        "--target", metavar="PATH_OR_ID", help="a folder or owner/name@revision: with one of "
-        "--models its target, else a target of your own, and",
-    )  # fmt: skip
-    what.add_argument("--drafter", metavar="PATH_OR_ID", help="its drafter")
-    what.add_argument(
-        "--dflash", metavar="PATH_OR_ID", help="its drafter without a head, for dflash and ddtree"
-    )
+    checkpoint_arguments(what)
     what.add_argument("--temperatures", default="0,1", metavar="T,T")
     what.add_argument(
         "--datasets", metavar="a,b,...", help="of gsm8k, math500, aime25, humaneval, mbpp, "

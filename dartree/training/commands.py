@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
-from typing import Any
 
+from dartree.arguments import LazyParser
 from dartree.checks import seed_number
 from dartree.training import common
 
@@ -20,33 +19,14 @@ STEPS = {
 }
 
 
-class StepParser(argparse.ArgumentParser):
-    """A parser that loads its step's module when it is asked to parse, and not before.
-
-    So `dartree --version` and the other commands do not wait for what training imports.
-    """
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if not self.get_default("handler"):
-            module = importlib.import_module(f"dartree.training.{self.prog.split()[-1]}")
-            module.add_arguments(self)
-            self.set_defaults(handler=module.run)
-        return super().parse_known_args(args, namespace)
-
-
-def register(subparsers: argparse._SubParsersAction) -> None:
-    """Adds `train` with its steps; each sets `handler` to a function of the arguments."""
-    text = "train a stack from nothing: corpus, tokenizer, target, drafter"
-    add_steps(subparsers.add_parser("train", help=text, description=text))
-
-
-def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Adds the steps as sub-commands of `parser`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the steps as sub-commands; each sets `handler` to a function of the arguments."""
     steps = parser.add_subparsers(
-        dest="step", required=True, metavar="STEP", parser_class=StepParser
+        dest="step", required=True, metavar="STEP", parser_class=LazyParser
     )
     for name, text in STEPS.items():
-        step = steps.add_parser(name, help=text, description=text)
+        module = f"dartree.training.{name}"
+        step = steps.add_parser(name, help=text, description=text, module=module)
         step.add_argument("--preset", default="tiny", choices=common.PRESETS)
         step.add_argument("--out", help="folder that holds the presets (default: build/train)")
         step.add_argument("--seed", type=_seed, default=0, metavar="S")
@@ -62,7 +42,7 @@ def _seed(text: str) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The arguments of one step; its function is `handler`."""
     parser = argparse.ArgumentParser(prog="dartree train")
-    add_steps(parser)
+    add_arguments(parser)
     return parser.parse_args(argv)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import json
 import os
 import signal
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from dartree.cli import build_parser
 from dartree.configs import rope_theta_of
 from dartree.training import commands, common, loop, optimiser, packing, target
 from dartree.training import tokenizer as tok
@@ -44,10 +45,7 @@ def small_run(folder: Path, tmp_path: Path, *line: str) -> Path:
     place = tmp_path / "tiny"
     if not place.exists():
         shutil.copytree(folder / "tiny", place)
-    parser = commands.StepParser(prog="dartree train target")
-    for name, value in (("preset", "tiny"), ("out", str(tmp_path)), ("seed", 0)):
-        parser.set_defaults(**{name: value})
-    args = parser.parse_args([*LINE, *line])
+    args = commands.parse(["target", "--out", str(tmp_path), *LINE, *line])
     args.changes = SMALL
     target.run(args)
     return place
@@ -209,11 +207,10 @@ def test_bad_arguments_end_in_one_sentence(line, sentence, tmp_path, capsys):
 
 def test_a_step_is_loaded_only_when_it_is_used(monkeypatch):
     loaded = []
-    find = commands.importlib.import_module
-    monkeypatch.setattr(commands.importlib, "import_module", lambda n: loaded.append(n) or find(n))
-    parser = argparse.ArgumentParser()
-    commands.register(parser.add_subparsers())
+    find = importlib.import_module
+    monkeypatch.setattr(importlib, "import_module", lambda n: loaded.append(n) or find(n))
+    parser = build_parser()
     assert loaded == []
     args = parser.parse_args(["train", "tokenizer", "--size", "500"])
-    assert loaded == ["dartree.training.tokenizer"]
+    assert loaded == ["dartree.training.commands", "dartree.training.tokenizer"]
     assert (args.size, args.preset, args.handler) == (500, "tiny", tok.run)
