@@ -215,13 +215,12 @@ def _placing(args: argparse.Namespace, local: int) -> dict[str, Any]:
 
 
 def _load(model: Model, grid: Grid, placing: dict[str, Any]) -> Stack:
-    from dartree.paper.dry import memory_line
+    from dartree.paper.dry import layout, memory_line
     from dartree.paper.grid import doubts
     from dartree.paper.run import load_model
-    from dartree.stack import placement
 
     try:  # said before anything is loaded
-        print(memory_line(model, grid.settings, placement(**placing)[0]), file=sys.stderr)
+        print(memory_line(model, grid.settings, *layout(placing)), file=sys.stderr)
     except ValueError:  # its configs are not here yet, or not in order: loading says what is wrong
         pass
     stack = load_model(model, **placing)

@@ -87,8 +87,7 @@ def dry_run(
     print("\nmemory")
     dtype, may_pack = placing["dtype"], False
     try:
-        dtype, device = placement(**placing)
-        may_pack = device.type == "cpu" and not placing["device_map"]
+        dtype, may_pack = layout(placing)
     except ValueError as error:
         problems.append(first_line(error))
     for model in grid.models:
@@ -112,11 +111,14 @@ def dry_run(
     return 1 if problems else 0
 
 
+def layout(placing: dict[str, Any]) -> tuple[torch.dtype, bool]:
+    """The dtype that `load_stack` takes for ``placing``, and whether it may pack unasked."""
+    dtype, device = placement(**placing)
+    return dtype, device.type == "cpu" and not placing["device_map"]
+
+
 def memory_line(
-    model: Model,
-    settings: TreeSettings,
-    dtype: torch.dtype | None,
-    may_pack: bool = True,
+    model: Model, settings: TreeSettings, dtype: torch.dtype | None, may_pack: bool
 ) -> str:
     """The memory of a model by its configs (bf16 unless ``dtype`` is given).
 

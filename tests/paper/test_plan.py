@@ -178,12 +178,42 @@ def test_the_help_names_the_data_sets_and_their_format(capsys):
     ids=str,
 )
 def test_a_dry_run_estimates_what_the_run_will_load(
-    no_network, options, dtype, packed, tmp_path, capsys, prompts
+    no_network, options, dtype, packed, tmp_path, capsys, prompts, not_loaded
 ):
+    """And so does the run, before it loads."""
     call = ["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path / "out")]
     main([*call, "--dry-run", *options])
-    (line,) = [s for s in capsys.readouterr().out.splitlines() if " in all: weights " in s]
+    line = memory_told(capsys.readouterr().out)
     assert f", {dtype}, " in line and ("packed copy" in line) == packed
+    assert main([*call, *options]) == 2
+    assert memory_told(capsys.readouterr().err) == line
+
+
+def test_the_memory_of_a_float32_run_on_a_gpu_has_no_packed_copy(
+    no_network, tmp_path, capsys, prompts, not_loaded, monkeypatch
+):
+    gpu = torch.float32, torch.device("cuda:0")
+    for module in ("dry", "run"):
+        monkeypatch.setattr(f"dartree.paper.{module}.placement", lambda *_, **__: gpu)
+    assert main(["paper", *OWN, *SMALL, "--datasets", str(prompts), "--out", str(tmp_path)]) == 2
+    line = memory_told(capsys.readouterr().err)
+    assert ", float32, " in line and "packed copy" not in line
+
+
+@pytest.fixture
+def not_loaded(monkeypatch):
+    """Runs end where they would load a model."""
+
+    def load_model(*_, **__):
+        raise ValueError("not loaded")
+
+    monkeypatch.setattr("dartree.paper.run.load_model", load_model)
+
+
+def memory_told(text: str) -> str:
+    """The line on memory, without what a progress bar leaves before it."""
+    (line,) = re.findall(r"target \+ drafter, .* in all: weights .*", text)
+    return line
 
 
 def test_a_plan_counts_its_processes():
