@@ -12,12 +12,9 @@ from dartree.checks import instance, positive_int
 from dartree.compiled import compiled_parts
 from dartree.decode import Decoding, Generation, generate
 from dartree.entries import method_entry
-from dartree.machine import machine as machine
-from dartree.machine import versions as versions
+from dartree.machine import machine, versions
 from dartree.methods import METHODS, TABLE, check_method
-from dartree.prompt_files import load_prompts as load_prompts
-from dartree.prompt_files import prompt_field
-from dartree.prompt_files import prompt_of as prompt_of
+from dartree.prompt_files import prompt_field, prompt_of
 from dartree.report_tables import format_table as format_table
 from dartree.settings import TreeSettings
 from dartree.stack import Stack

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from dartree.analysis.tuning import read_tuning, winners
-from dartree.compare import compare, load_prompts, machine, versions
+from dartree.compare import compare
 from dartree.configs import read_json
 from dartree.entries import ms_per_round
 from dartree.files import write_atomically
+from dartree.machine import machine, versions
+from dartree.prompt_files import load_prompts
 from dartree.report_tables import run_on
 from dartree.settings import TreeSettings
 from dartree.stack import Stack, describe, load_stack

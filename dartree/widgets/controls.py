@@ -12,7 +12,7 @@ from typing import Any
 import ipywidgets as w
 
 from dartree.checks import first_line
-from dartree.compare import load_prompts, prompt_of
+from dartree.prompt_files import load_prompts, prompt_of
 from dartree.settings import TreeSettings
 from dartree.stack import Stack, data_dir
 

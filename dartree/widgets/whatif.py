@@ -18,9 +18,9 @@ from dartree.analysis import grids
 from dartree.analysis.cost import RoundCost, measure_briefly
 from dartree.analysis.replay import Replay
 from dartree.bench import SWEEPS
-from dartree.compare import prompt_of
 from dartree.plots.style import RC
 from dartree.plots.whatif import draw_what_if
+from dartree.prompt_files import prompt_of
 from dartree.prompts import Prompt
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
