@@ -61,6 +61,10 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
         help="torch.compile for target, drafter and head, or for the head alone",
     )  # fmt: skip
     parser.add_argument(
+        "--cuda-graphs", action="store_true",
+        help="with --compile on a GPU: record what is compiled as CUDA graphs",
+    )  # fmt: skip
+    parser.add_argument(
         "--pack", action=argparse.BooleanOptionalAction,
         help="weights in oneDNN's layout (default: in float32 on a CPU "
         "without --device-map, up to 1 GiB of them)",
@@ -199,6 +203,8 @@ def load(args: argparse.Namespace) -> Stack:
 
     if args.compile not in (None, "all", "head"):
         raise ValueError(f"compile must be all or head, got {args.compile!r}.")
+    if args.cuda_graphs and args.compile is None:
+        raise ValueError("cuda_graphs needs --compile: what is compiled is recorded.")
     use_threads(args.threads)
     if args.device_map is not None and args.device is not None:
         raise ValueError("give either device or device_map, not both.")
@@ -213,5 +219,5 @@ def load(args: argparse.Namespace) -> Stack:
     if args.compile:
         from dartree.compiled import compiled_stack
 
-        stack = compiled_stack(stack, args.compile)
+        stack = compiled_stack(stack, args.compile, cuda_graphs=args.cuda_graphs)
     return stack

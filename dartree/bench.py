@@ -21,7 +21,7 @@ from dartree.baselines import AR_COMPILED, BASELINES, HF_GENERATE, ar_compiled, 
 from dartree.checks import positive_int
 from dartree.clock import STAGES
 from dartree.compare import NOTHING_TO_TIME, compare, settings_by_method
-from dartree.compiled import compiled_parts, compiled_stack, report, why_not
+from dartree.compiled import compiled_parts, compiled_stack, report, uses_cuda_graphs, why_not
 from dartree.decode import Generation, generate
 from dartree.entries import ms_per_round
 from dartree.machine import machine, versions
@@ -70,7 +70,7 @@ def bench(
     }
     reason = why_not() if compiled else "not asked for"
     whole = compiled_parts(stack) == "all"
-    fast = None if reason else stack if whole else compiled_stack(stack)
+    fast = None if reason else stack if whole else _compiled_like(stack)
     if fast:
         baselines[AR_COMPILED] = functools.partial(ar_compiled, fast)
     result = compare(
@@ -98,6 +98,10 @@ def bench(
     result["compiled"] = report(fast) if fast else f"left out: {reason}"
     result["compiled_methods"] = report(stack) if compiled_parts(stack) else None
     return result
+
+
+def _compiled_like(stack: Stack) -> Stack:
+    return compiled_stack(stack, cuda_graphs=uses_cuda_graphs(stack))
 
 
 def _against_fastest(

@@ -3,6 +3,9 @@
 Rows are padded to a fixed count and caches are handed over at their full capacity, with a mask
 that hides what is not filled. :func:`report` says what was compiled and what that cost; there is
 no silent fallback: where it cannot work, a sentence says why.
+
+On a GPU the graphs can be recorded as CUDA graphs, too. inductor's trees of CUDA graphs do that;
+they may rely on the addresses of buffers that :class:`dartree.static_caches.Buffers` reuses.
 """
 
 from __future__ import annotations
@@ -16,17 +19,24 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.utils._pytree import tree_map
 
-from dartree.drafter import KV, Block, DFlashDrafter, DrafterCache
+from dartree.drafter import KV, Block, DFlashDrafter
 from dartree.heads import Head
 from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
+from dartree.static_caches import (
+    Buffers,
+    StaticDrafterCache,
+    StaticKVCache,
+    whole_columns,
+    zeros,
+)
 from dartree.supertree import grow_levels
 from dartree.target import KVCache, Target, TargetOutput, TreeRows
 
 # 1 for plain decoding, 17 for a chain of 16 drafts, 1 + B for the usual budgets.
 ROW_COUNTS = (1, 17, 33, 65, 129, 257)
-COLUMNS = 512  # the cache's capacity is a multiple of this
 
 
 def why_not() -> str | None:
@@ -40,26 +50,63 @@ def why_not() -> str | None:
 
 
 class Graphs:
-    """One compiled graph for each key, and in ``seconds`` what the first call of each took."""
+    """One compiled graph for each key, and in ``seconds`` what the first use of each took.
 
-    def __init__(self) -> None:
+    ``cuda``: each is to be recorded as a CUDA graph, too; ``recorded`` has the keys of those that
+    are. inductor leaves graphs out for reasons of its own, which TORCH_LOGS=cudagraphs shows.
+    """
+
+    def __init__(self, cuda: bool = False) -> None:
+        self.cuda = cuda
         self.seconds: dict[Hashable, float] = {}
+        self.recorded: set[Hashable] = set()
         self._graphs: dict[Hashable, Callable] = {}
 
     def run(self, key: Hashable, function: Callable, *inputs: Any) -> Any:
-        """``function(*inputs)`` as the graph of ``key``, whose shapes are always the same."""
+        """``function(*inputs)`` as the graph of ``key``, whose shapes are always the same.
+
+        ``function`` must do nothing that a second call with the same inputs does not repeat.
+        """
         start = time.perf_counter()
+        run = self._replay if self.cuda else self._call
         if key not in self._graphs:
-            self._graphs[key] = _compile(function)
-        out = self._graphs[key](*inputs)
+            self._graphs[key] = _compile(function, self.cuda)
+            if self.cuda:
+                run(key, *inputs)  # inductor records a graph at its second call
+        out = run(key, *inputs)
         self.seconds.setdefault(key, time.perf_counter() - start)
         return out
 
+    def _call(self, key: Hashable, *inputs: Any) -> Any:
+        return self._graphs[key](*inputs)
 
-def _compile(function: Callable) -> Callable:
+    def _replay(self, key: Hashable, *inputs: Any) -> Any:
+        """As a CUDA graph; what comes back is the caller's own."""
+        before = _recordings()
+        torch.compiler.cudagraph_mark_step_begin()
+        out = self._graphs[key](*inputs)
+        recorded, left_out = (a - b for a, b in zip(_recordings(), before, strict=True))
+        if left_out:
+            self.recorded.discard(key)
+        elif recorded:
+            self.recorded.add(key)
+        # The next replay writes to the same memory, whoever still reads it.
+        return tree_map(torch.clone, out)
+
+
+def _recordings() -> tuple[int, int]:
+    """inductor's counts of inputs of recorded CUDA graphs, and of graphs that it left out."""
+    counts = torch._dynamo.utils.counters["inductor"]
+    return counts["cudagraph_recorded_non_static_inputs"], counts["cudagraph_skips"]
+
+
+def _compile(function: Callable, cuda_graphs: bool = False) -> Callable:
     """``function`` as one graph of fixed shapes; on a CPU without Python between its kernels."""
     options: dict[str, Any] | None
     options = None if torch.cuda.is_available() else {"cpp_wrapper": True}
+    if cuda_graphs:
+        # All of a function or nothing: of parts that are left out inductor keeps no count.
+        options = {"triton.cudagraphs": True, "graph_partition": False}
     plain: Any = getattr(function, "__func__", function)
     # Code of its own: torch.compile counts graphs by code object and gives up after a few.
     own: Any = types.FunctionType(
@@ -74,72 +121,6 @@ def _compile(function: Callable) -> Callable:
     return torch.compile(own, dynamic=False, fullgraph=True, options=options)
 
 
-class StaticKVCache(KVCache):
-    """A :class:`KVCache` that hands over its whole capacity while ``slots`` is set.
-
-    ``slots`` [R]: where a static forward writes its rows. None: a prefill, as in the base class.
-    Each layer has buffers of its own: a graph that writes into a view of one large buffer would
-    copy all of it, once per layer.
-    """
-
-    def __init__(
-        self, config: Any, capacity: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        super().__init__(config, 0, dtype, device)
-        _, layers, *shape, _, head_dim = self._data.shape
-        self._shape, self._like = (*shape, capacity, head_dim), self._data
-        # Zeros: hidden rows are weighted with 0, and 0 * NaN would be NaN.
-        self._layers = [[self._zeros(capacity) for _ in range(2)] for _ in range(layers)]
-        self.slots: torch.Tensor | None = None
-
-    def _zeros(self, capacity: int) -> torch.Tensor:
-        *shape, _, head_dim = self._shape
-        return self._like.new_zeros((*shape, capacity, head_dim))
-
-    @property
-    def capacity(self) -> int:
-        """Rows that fit before the buffers have to grow."""
-        return self._layers[0][0].shape[2]
-
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_, **__) -> KV:
-        """Write rows [1, kv_heads, R, head_dim]; return the rows that attention reads."""
-        keys, values = self._layers[layer_idx]
-        if self.slots is not None:
-            keys.index_copy_(2, self.slots, key)
-            values.index_copy_(2, self.slots, value)
-            return keys, values
-        self.pending = key.shape[2]
-        end = self.length + self.pending
-        if end > self.capacity:
-            self.reserve(end)
-            keys, values = self._layers[layer_idx]
-        keys[:, :, self.length : end] = key
-        values[:, :, self.length : end] = value
-        return keys[:, :, :end], values[:, :, :end]
-
-    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Committed keys and values, each [layers, kv_heads, length, head_dim]."""
-        both = zip(*self._layers, strict=True)
-        keys, values = (torch.cat(t)[:, :, : self.length] for t in both)
-        return keys, values
-
-    def _move(self, rows: torch.Tensor) -> None:
-        start, count = self.length, len(rows)
-        for layer in self._layers:
-            for buffer in layer:
-                kept = buffer[:, :, start : start + self.pending].index_select(2, rows)
-                buffer[:, :, start : start + count] = kept
-
-    def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows in all, in whole steps of COLUMNS."""
-        if rows <= self.capacity:
-            return
-        for layer in self._layers:
-            for i, buffer in enumerate(layer):
-                layer[i] = self._zeros(-(-rows // COLUMNS) * COLUMNS)
-                layer[i][:, :, : buffer.shape[2]] = buffer
-
-
 class CompiledTarget(Target):
     """A target whose ``verify`` runs a compiled graph with fixed row and column counts.
 
@@ -148,23 +129,24 @@ class CompiledTarget(Target):
     rows are never committed. The prefill stays eager: its length differs from prompt to prompt.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, buffers: Buffers | None = None) -> None:
         super().__init__(target.model)
         self.tap_ids, self._eager = target.tap_ids, target
-        self.graphs = Graphs()
+        self._buffers = buffers or Buffers()
+        self.graphs = Graphs(self._buffers.reuse)
         self._masks: dict[tuple[int, int], torch.Tensor] = {}
         self._plain: CompiledTarget | None = None
 
     def without_taps(self) -> CompiledTarget:
         """As :meth:`Target.without_taps`; always the same object, which keeps its graphs."""
         if self.tap_ids and self._plain is None:
-            self._plain = CompiledTarget(Target(self.model))
+            self._plain = CompiledTarget(Target(self.model), self._buffers)
         return self._plain or self
 
     def new_cache(self, capacity: int) -> StaticKVCache:
         """A static cache with room for ``capacity`` rows and more, in whole steps of COLUMNS."""
-        columns = -(-(capacity + ROW_COUNTS[-1]) // COLUMNS) * COLUMNS
-        return StaticKVCache(self.config, columns, self.dtype, self.device)
+        columns = whole_columns(capacity + ROW_COUNTS[-1])
+        return StaticKVCache(self.config, columns, self.dtype, self.device, self._buffers)
 
     def prefill(self, cache: KVCache, ids: torch.Tensor) -> TargetOutput:
         """As :meth:`Target.prefill`, eager."""
@@ -200,7 +182,7 @@ class CompiledTarget(Target):
         """The mask buffer [1, 1, rows, columns], everything hidden."""
         if (rows, columns) not in self._masks:
             shape = (1, 1, rows, columns)
-            self._masks[rows, columns] = torch.empty(shape, dtype=self.dtype, device=self.device)
+            self._masks[rows, columns] = zeros(shape, self.dtype, self.device, self.graphs.cuda)
         return self._masks[rows, columns].fill_(torch.finfo(self.dtype).min)
 
     def _static_rows(self, ids, positions, mask, cache) -> tuple:
@@ -221,48 +203,19 @@ class CompiledTarget(Target):
         return x, [states[tap] for tap in self.tap_ids]
 
 
-class StaticDrafterCache(DrafterCache):
-    """A drafter's context cache whose block forward runs a compiled graph.
-
-    The buffers are handed over at their full capacity, a multiple of COLUMNS, with a mask.
-    """
-
-    drafter: Any  # a CompiledDrafter
-
-    def reserve(self, rows: int, device: torch.device) -> None:
-        """Make room for ``rows`` rows per layer, in whole steps of COLUMNS."""
-        before = self._keys[0].shape[2] if self._keys else 0
-        super().reserve(-(-rows // COLUMNS) * COLUMNS, device)
-        if self._keys[0].shape[2] > before:
-            for buffer in (*self._keys, *self._values):  # hidden rows have the weight 0, not NaN
-                buffer[:, :, self.length :] = 0
-
-    @torch.no_grad()
-    def forward_block(self, block_embeddings: torch.Tensor) -> torch.Tensor:
-        """As :meth:`DrafterCache.forward_block`: hidden states [L, H] of one block [1, L, H]."""
-        count, device = block_embeddings.shape[1], block_embeddings.device
-        end = self.length + count
-        self.reserve(end, device)
-        slots = torch.arange(self.length, end, device=device)
-        columns = torch.arange(self._keys[0].shape[2], device=device)
-        mask = torch.zeros(len(columns), dtype=self.drafter.dtype, device=device)
-        mask = mask.masked_fill_(columns >= end, torch.finfo(mask.dtype).min)[None, None, None]
-        return self.drafter.static_block(block_embeddings, slots, mask, self._keys, self._values)
-
-
 class CompiledDrafter:
     """A drafter whose block forward is compiled; everything else is the drafter's own."""
 
-    def __init__(self, drafter: DFlashDrafter) -> None:
-        self._drafter = drafter
-        self.graphs = Graphs()
+    def __init__(self, drafter: DFlashDrafter, buffers: Buffers | None = None) -> None:
+        self._drafter, self._buffers = drafter, buffers or Buffers()
+        self.graphs = Graphs(self._buffers.reuse)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
 
     def new_cache(self) -> StaticDrafterCache:
         """An empty context cache whose blocks run the compiled graph."""
-        return StaticDrafterCache(cast(DFlashDrafter, self))
+        return StaticDrafterCache(self, buffers=self._buffers)
 
     def static_block(
         self, x: torch.Tensor, slots: torch.Tensor, mask: torch.Tensor, keys: list, values: list
@@ -299,9 +252,9 @@ class CompiledHead:
     One graph for each list of quotas and each settings of the scores.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, cuda_graphs: bool = False) -> None:
         self._head = head
-        self.graphs = Graphs()
+        self.graphs = Graphs(cuda_graphs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._head, name)
@@ -322,27 +275,37 @@ class CompiledHead:
         return self.graphs.run(key, levels, *inputs)
 
 
-def _compiled(pairing: Pairing, parts: str) -> Pairing:
-    pairing = replace(pairing, head=CompiledHead(pairing.head))
-    if parts == "all":
-        drafter = pairing.drafter and CompiledDrafter(pairing.drafter)
-        pairing = replace(pairing, target=CompiledTarget(pairing.target), drafter=drafter)
-    return pairing
-
-
-def compiled_stack(stack: Stack, parts: str = "all") -> Stack:
+def compiled_stack(stack: Stack, parts: str = "all", *, cuda_graphs: bool = False) -> Stack:
     """``stack`` with compiled targets, drafters and heads for all methods; ``parts``: or "head".
 
     Single steps of a head, as the chains and `heap` use them, stay eager: on a CPU the call of a
     compiled graph costs as much as a few products of small matrices. Graphs of the target and the
-    drafter take the plain weights, so that with "all" the stack does not count as packed. Raises
-    ValueError where torch.compile cannot work.
+    drafter take the plain weights, so that with "all" the stack does not count as packed.
+    ``cuda_graphs``: each is also recorded as a CUDA graph, in buffers that stay in memory; for one
+    generation at a time. Raises ValueError where torch.compile or CUDA graphs cannot work.
     """
-    if stack.target.device.type == "cpu" and (reason := why_not()):
+    device = stack.target.device
+    if cuda_graphs and device.type != "cuda":
+        raise ValueError(f"cuda_graphs must be False for a stack on {device}, got True.")
+    if device.type == "cpu" and (reason := why_not()):
         raise ValueError(reason)
-    marginal = None if stack.marginal is None else _compiled(stack.marginal, parts)
+    return _with_graphs(stack, parts, cuda_graphs)
+
+
+def _with_graphs(stack: Stack, parts: str, cuda_graphs: bool) -> Stack:
+    kv, context = Buffers(cuda_graphs), Buffers(cuda_graphs)  # only a few of each are kept
+
+    def compiled(pairing: Pairing) -> Pairing:
+        pairing = replace(pairing, head=CompiledHead(pairing.head, cuda_graphs))
+        if parts == "all":
+            drafter = pairing.drafter and CompiledDrafter(pairing.drafter, context)
+            target = CompiledTarget(pairing.target, kv)
+            pairing = replace(pairing, target=target, drafter=drafter)
+        return pairing
+
+    marginal = None if stack.marginal is None else compiled(stack.marginal)
     packed = stack.packed and parts != "all"
-    return replace(stack, main=_compiled(stack.main, parts), marginal=marginal, packed=packed)
+    return replace(stack, main=compiled(stack.main), marginal=marginal, packed=packed)
 
 
 def compiled_parts(stack: Stack) -> str | None:
@@ -352,12 +315,23 @@ def compiled_parts(stack: Stack) -> str | None:
     return "head" if isinstance(stack.head, CompiledHead) else None
 
 
+def uses_cuda_graphs(stack: Stack) -> bool:
+    """Whether :func:`compiled_stack` made ``stack`` with ``cuda_graphs``."""
+    return isinstance(stack.head, CompiledHead) and stack.head.graphs.cuda
+
+
 def report(stack: Stack) -> str:
-    """What is compiled in ``stack`` and what that cost, in one line."""
-    found = []
+    """What is compiled in ``stack``, what that cost, and what became CUDA graphs, in one line."""
+    found, why = [], ""
     for pairing in filter(None, (stack.pairing("ar"), stack.main, stack.marginal)):
         for name in ("target", "drafter", "head"):
-            part = getattr(pairing, name)
-            if seconds := part.graphs.seconds if hasattr(part, "graphs") else {}:
-                found.append(f"{name} {len(seconds)} in {sum(seconds.values()):.0f} s")
-    return f"torch.compile, graphs: {', '.join(found) or 'nothing yet'}"
+            graphs = getattr(getattr(pairing, name), "graphs", None)
+            if not graphs or not graphs.seconds:
+                continue
+            line = f"{name} {len(graphs.seconds)} in {sum(graphs.seconds.values()):.0f} s"
+            if graphs.cuda:
+                line += f" ({len(graphs.recorded)} as CUDA graphs)"
+                if len(graphs.recorded) < len(graphs.seconds):
+                    why = "; TORCH_LOGS=cudagraphs says why not all are CUDA graphs"
+            found.append(line)
+    return f"torch.compile, graphs: {', '.join(found) or 'nothing yet'}{why}"

@@ -58,9 +58,9 @@ def dspark_folder(tmp_path):
 @pytest.fixture
 def eager_graphs(monkeypatch):
     """`compiled_stack` with static shapes and the count of graphs as ever, but nothing compiled."""
-    from dartree import compiled
+    from dartree import compiled, static_caches
 
-    monkeypatch.setattr(compiled, "_compile", lambda function: function)
+    monkeypatch.setattr(compiled, "_compile", lambda function, cuda_graphs: function)
     monkeypatch.setattr(compiled, "why_not", lambda: None)
-    monkeypatch.setattr(compiled, "COLUMNS", 32)
+    monkeypatch.setattr(static_caches, "COLUMNS", 32)
     return compiled.compiled_stack

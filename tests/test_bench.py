@@ -112,8 +112,8 @@ def test_sampled_benchmarks_compare_what_has_the_same_draws(stack):
 def test_the_compiled_baseline_compiles_nothing_while_it_is_timed(stack, monkeypatch, eager_graphs):
     made, found = [], []
 
-    def keep(one):
-        made.append(eager_graphs(one))
+    def keep(one, cuda_graphs):
+        made.append(eager_graphs(one, cuda_graphs=cuda_graphs))
         return made[0]
 
     monkeypatch.setattr(bench, "compiled_stack", keep)

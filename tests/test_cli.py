@@ -41,6 +41,11 @@ from tests.reference import headless
             ["generate", *STACK, "--compile", "tail", "hi"],
             "compile must be all or head, got 'tail'",
         ),
+        (["generate", *STACK, "--cuda-graphs", "hi"], "cuda_graphs needs --compile"),
+        (
+            ["generate", *STACK, "--compile=head", "--cuda-graphs", "--device=cpu", "--ids=1"],
+            "cuda_graphs must be False for a stack on cpu, got True",
+        ),
         (["bench", *STACK, "--max-new-tokens", "1"], "max_new_tokens must be at least 2, got 1"),
         (["compare", *STACK, "--limit", "0"], "limit must be"),
         (["compare", *STACK, "--repeats", "x"], "repeats must be an integer"),

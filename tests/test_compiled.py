@@ -108,6 +108,14 @@ def test_graphs_of_the_target_do_not_count_as_packed(eager_graphs, parts):
     assert module.compiled_parts(stack) == parts
 
 
+def test_a_mask_made_in_inference_mode_serves_outside_of_it(eager_graphs):
+    """Generation runs in that mode, a single step does not."""
+    stack, tree = eager_graphs(random_stack(dtype=torch.float32)), dartree.DraftTree.empty()
+    with torch.inference_mode():
+        inside = dartree.verify(stack, prompt(5), tree)
+    assert torch.equal(dartree.verify(stack, prompt(5), tree), inside)
+
+
 @works
 def test_a_compiled_drafter_gives_the_same_blocks():
     stack = random_stack(dtype=torch.float32)

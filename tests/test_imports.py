@@ -32,7 +32,7 @@ LAYERS = (
         "spread",
         "tensor_parallel",
     ),
-    ("supertree",),
+    ("supertree", "static_caches"),
     ("proposers",),
     ("methods",),
     ("records", "stack"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from dartree.checks import counted, file_path
 from dartree.compare import NOTHING_TO_TIME, compare
-from dartree.compiled import compiled_parts
+from dartree.compiled import compiled_parts, uses_cuda_graphs
 from dartree.configs import read_json
 from dartree.machine import machine, versions
 from dartree.methods import TABLE, check_method
@@ -61,11 +61,11 @@ def tune(
 ) -> dict[str, Any]:
     """Time many settings of ``methods`` (None: all that have any) on ``prompts``, greedily.
 
-    Returns {methods: trials by method, fastest first, stack, on, compiled, prompts,
+    Returns {methods: trials by method, fastest first, stack, on, compiled, cuda_graphs, prompts,
     max_new_tokens, repeats, machine, versions}. ``on``: stack, dtype, device, layout of weights and
     threads, as tables name them; ``compiled``: what torch.compile serves, "all", "head" or
-    "nothing". Raises ValueError where no method has settings and where no prompt gives a second
-    token.
+    "nothing"; ``cuda_graphs``: whether it was asked for them. Raises ValueError where no method has
+    settings and where no prompt gives a second token.
 
     A trial: settings (as a dict), tau, tokens_per_second (mean over the domains), speedup (that
     over the one of `ar` in the same run; it orders the trials, since a machine's speed drifts
@@ -122,6 +122,7 @@ def tune(
     return {
         "methods": {m: _ranked(finals[m]) + t[FINALISTS:] for m, t in ranked.items()},
         "stack": stack.name, **facts, "compiled": compiled_parts(stack) or "nothing",
+        "cuda_graphs": uses_cuda_graphs(stack),
         "prompts": len(prompts), "max_new_tokens": max_new_tokens, "repeats": repeats,
         "machine": machine(), "versions": versions(),
     }  # fmt: skip
@@ -180,7 +181,8 @@ def format_tuning(result: Mapping[str, Any]) -> str:
     for method, trials in result["methods"].items():
         for place, trial in enumerate(trials[:FINALISTS], start=1):
             rows.append(trial_cells(method, str(place), trial, len(trials)))
-    compiled = f"torch.compile: {result['compiled']}"
+    graphs = " with CUDA graphs" if result.get("cuda_graphs") else ""
+    compiled = f"torch.compile: {result['compiled']}{graphs}"
     prompts = counted(result["prompts"], "prompt")
     return (
         f"{text_table(rows)}\n\n{result['on']}, {compiled}, {prompts}, up to "
