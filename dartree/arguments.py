@@ -58,7 +58,7 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", metavar="N", help="CPU threads")
     parser.add_argument(
         "--compile", nargs="?", const="all", metavar="all|head",
-        help="torch.compile for target, drafter and head, or for the head alone",
+        help="torch.compile for all (target, drafter, a head that is not fused) or the head alone",
     )  # fmt: skip
     parser.add_argument(
         "--cuda-graphs", action="store_true",
@@ -68,6 +68,11 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
         "--pack", action=argparse.BooleanOptionalAction,
         help="weights in oneDNN's layout (default: in float32 on a CPU "
         "without --device-map, up to 1 GiB of them)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fuse", action=argparse.BooleanOptionalAction,
+        help="each step of the head as one C function (default: in float32 on a CPU "
+        "where a C compiler is found)",
     )  # fmt: skip
 
 
@@ -163,8 +168,9 @@ def generate_options(args: argparse.Namespace, ids: list[int], settings: TreeSet
     for name, value in given.items():
         if value is not None:
             line += [option(name), str(value)]
-    if args.pack is not None:
-        line.append("--pack" if args.pack else "--no-pack")
+    for name in ("pack", "fuse"):
+        if (asked := getattr(args, name)) is not None:
+            line.append(option(name if asked else f"no_{name}"))
     return line
 
 
@@ -205,6 +211,8 @@ def load(args: argparse.Namespace) -> Stack:
         raise ValueError(f"compile must be all or head, got {args.compile!r}.")
     if args.cuda_graphs and args.compile is None:
         raise ValueError("cuda_graphs needs --compile: what is compiled is recorded.")
+    if args.fuse and args.compile == "head":
+        raise ValueError("fuse cannot be combined with --compile head, whose graph is the head's.")
     use_threads(args.threads)
     if args.device_map is not None and args.device is not None:
         raise ValueError("give either device or device_map, not both.")
@@ -215,6 +223,7 @@ def load(args: argparse.Namespace) -> Stack:
     stack = load_stack(
         args.stack, target=args.target, drafter=args.drafter, dflash=args.dflash,
         dtype=args.dtype, device=args.device, device_map=args.device_map, pack=args.pack,
+        fuse=args.fuse,
     )  # fmt: skip
     if args.compile:
         from dartree.compiled import compiled_stack

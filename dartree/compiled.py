@@ -22,6 +22,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from dartree.drafter import KV, Block, DFlashDrafter
+from dartree.fused import FusedHead, plain_head
 from dartree.heads import Head
 from dartree.settings import TreeSettings
 from dartree.stack import Pairing, Stack
@@ -276,7 +277,9 @@ class CompiledHead:
 
 
 def compiled_stack(stack: Stack, parts: str = "all", *, cuda_graphs: bool = False) -> Stack:
-    """``stack`` with compiled targets, drafters and heads for all methods; ``parts``: or "head".
+    """``stack`` with compiled targets and drafters for all methods, and heads that are not fused.
+
+    ``parts``: "all", or "head" for the heads alone, which are compiled then even where fused.
 
     Single steps of a head, as the chains and `heap` use them, stay eager: on a CPU the call of a
     compiled graph costs as much as a few products of small matrices. Graphs of the target and the
@@ -296,7 +299,9 @@ def _with_graphs(stack: Stack, parts: str, cuda_graphs: bool) -> Stack:
     kv, context = Buffers(cuda_graphs), Buffers(cuda_graphs)  # only a few of each are kept
 
     def compiled(pairing: Pairing) -> Pairing:
-        pairing = replace(pairing, head=CompiledHead(pairing.head, cuda_graphs))
+        if parts == "head" or not isinstance(pairing.head, FusedHead):
+            head = CompiledHead(plain_head(pairing.head), cuda_graphs)
+            pairing = replace(pairing, head=head)
         if parts == "all":
             drafter = pairing.drafter and CompiledDrafter(pairing.drafter, context)
             target = CompiledTarget(pairing.target, kv)

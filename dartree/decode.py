@@ -60,6 +60,7 @@ class Generation:
     threads: int
     seed: int
     packed: bool = False  # weights in oneDNN's layout
+    fused: bool = False  # each step of the head as one C function
     lacks_head: bool = False  # the method would use a head, and the drafter has none
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -118,7 +119,7 @@ class Generation:
             "method", "stack", "drafter", "settings", "token_ids", "text", "prompt_tokens",
             "new_tokens", "rounds", "accepted_per_round", "tau", "head_calls", "verified_nodes",
             "seconds", "tokens_per_second", "stop_reason", "dtype", "device", "threads", "seed",
-            "packed", "lacks_head",
+            "packed", "fused", "lacks_head",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names} | {"tau_per_prompt": self.tau}
 
@@ -191,6 +192,7 @@ class Decoding:
             threads=torch.get_num_threads(),
             seed=int(seed),
             packed=stack.packed,
+            fused=stack.fused,
             lacks_head=pairing.lacks_head,
             seconds=dict.fromkeys(("prefill", *STAGES, "total"), 0.0),
         )

@@ -63,6 +63,7 @@ def method_entry(
         "threads": g.threads,
         "seed": g.seed,
         "packed": g.packed,
+        "fused": g.fused,
         "lacks_head": g.lacks_head,
     }  # fmt: skip
 

@@ -50,7 +50,11 @@ class HeadState:
 
 
 class Head(Protocol):
-    """What the rest of the package knows about a correction head."""
+    """What the rest of the package knows about a correction head.
+
+    A head may also bring faster forms of what is made of these three functions, under the names
+    ``grow``, ``children_of`` and ``chain``: see :class:`dartree.fused.FusedHead`.
+    """
 
     name: str  # shown to readers; that of NoCorrection means that nothing is corrected
 
@@ -92,7 +96,7 @@ def scored(
 
 def logits_of(head: Head) -> str:
     """What messages call the logits of ``head``."""
-    return f"logits of {type(head).__name__}.score"
+    return f"logits of {type(getattr(head, 'plain', head)).__name__}.score"
 
 
 def base_values(block: Block, candidates: torch.Tensor | None) -> Sequence[torch.Tensor]:
@@ -142,16 +146,16 @@ class DominoHead(nn.Module):
         h, g, m = config.hidden_size, config.gru_hidden_dim, config.emb_dim
         self.prefix = config.pure_draft_prefix_len
         self.hidden_size = h
-        self._sizes = (m, 2 * g, g)  # W1, reset and update, new
+        self.sizes = (m, 2 * g, g)  # W1, reset and update, new
         # Any: torch does not say of which type these modules' weights and items are.
         self.prefix_gru: Any = nn.GRU(h, g, bias=False, batch_first=True)
         self.embed_proj: Any = nn.Sequential(
             nn.Linear(h + g, m, bias=False), nn.SiLU(), nn.Linear(m, config.vocab_size, bias=False)
         )
-        self._embedding: torch.Tensor | None = None
-        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._embedding: torch.Tensor | Any = None
         self._joint: torch.Tensor | Any = None
         self._input: torch.Tensor | Any = None
+        self._table: torch.Tensor | None = None
 
     def attach(self, embedding: torch.Tensor) -> None:
         """Use the target's embedding table [V, H] for the GRU's inputs.
@@ -160,7 +164,27 @@ class DominoHead(nn.Module):
         changing weights.
         """
         self._embedding = embedding.detach()  # a Parameter would become one of this module's
-        self._table = self._joint = None
+        self._joint = self._table = None
+
+    def has_table(self) -> bool:
+        """Whether the GRU's input half is kept for all tokens: [V, 3G] of at most TABLE_BYTES."""
+        weight, tokens = self.prefix_gru.weight_ih_l0, self.embed_proj[2].weight.shape[0]
+        return tokens * weight.shape[0] * weight.element_size() <= TABLE_BYTES
+
+    @torch.no_grad()
+    def tables(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What is made of the weights once: both layers that read the state as one [M + 3G, G],
+        and the GRU's input half of every token [V, 3G], None where that is too large.
+        """
+        if self._joint is None:
+            if self._embedding is None:
+                raise RuntimeError("attach() the target's embedding table before decoding.")
+            first, gru = self.embed_proj[0].weight, self.prefix_gru
+            self._joint = torch.cat([first[:, self.hidden_size :], gru.weight_hh_l0])
+            self._input = weight = gru.weight_ih_l0.detach()  # a GRU cannot be traced
+            if self.has_table():
+                self._table = F.linear(self._embedding.to(weight.dtype), weight)
+        return self._joint, self._table
 
     def chain_bias(self, hidden: torch.Tensor, token_embeddings: torch.Tensor) -> torch.Tensor:
         """Bias [A, n, V], row i from the state after ``token_embeddings`` [A, n, H] 0..i.
@@ -175,12 +199,9 @@ class DominoHead(nn.Module):
     def start(self, block: Block, candidates: torch.Tensor | None) -> HeadState:
         first, last = self.embed_proj[0].weight, self.embed_proj[2].weight
         z_part = F.linear(block.hidden.to(first.dtype), first[:, : self.hidden_size])  # [n, M]
-        if self._joint is None:
-            # Both layers that read the state: one product a depth in place of two.
-            self._joint = torch.cat([first[:, self.hidden_size :], self.prefix_gru.weight_hh_l0])
-            self._input = self.prefix_gru.weight_ih_l0.detach()  # a GRU cannot be traced
+        self.tables()
         plan = (z_part.unbind(), _output_columns(last, candidates, block.drafts))
-        hidden = z_part.new_zeros(1, self._sizes[2])
+        hidden = z_part.new_zeros(1, self.sizes[2])
         products = (hidden, hidden.repeat(1, 2), hidden)  # only the GRU's are read
         state = HeadState(base_values(block, candidates), 1, plan, hidden, products)
         anchor = block.anchor_ids()
@@ -203,23 +224,16 @@ class DominoHead(nn.Module):
         reset, update = gates.chunk(2, 1)
         new = torch.addcmul(token_new, reset, new.index_select(0, parents)).tanh_()  # [R', G]
         hidden = torch.lerp(new, state.hidden.index_select(0, parents), update)  # (1 - u) n + u h
-        products = F.linear(hidden, self._joint).split(self._sizes, 1)
+        products = F.linear(hidden, self._joint).split(self.sizes, 1)
         return HeadState(state.base, len(parents), state.plan, hidden, products)
 
     def _from_tokens(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The GRU's input half for ``tokens`` [R]: reset and update [R, 2G], new [R, G]."""
-        if self._table is not None:
-            gates, new = self._table
+        if self._table is not None:  # depends on the token alone: a gather per step
+            gates, new = self._table.split(self.sizes[1:], 1)
             return gates.index_select(0, tokens), new.index_select(0, tokens)
-        if self._embedding is None:
-            raise RuntimeError("attach() the target's embedding table before decoding.")
-        weight = self._input
-        if self._embedding.shape[0] * weight.shape[0] * weight.element_size() <= TABLE_BYTES:
-            # The input half of the GRU depends on the token alone: a gather per step.
-            table = F.linear(self._embedding.to(weight.dtype), weight)  # [V, 3G]
-            self._table = table.split(self._sizes[1:], 1)
-            return self._from_tokens(tokens)
-        return F.linear(self._embedding[tokens].to(weight.dtype), weight).split(self._sizes[1:], 1)
+        inputs = self._embedding[tokens].to(self._input.dtype)
+        return F.linear(inputs, self._input).split(self.sizes[1:], 1)
 
 
 class MarkovHead(nn.Module):

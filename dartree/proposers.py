@@ -6,7 +6,9 @@ To add one, write a function ``(block, head, settings, clock) -> Proposal`` and 
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +78,8 @@ def propose_dflash(block: Block, head: Head, settings: TreeSettings, clock: Cloc
 @torch.no_grad()
 def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Self-fed corrected chain (Domino): ids [D] and the corrected logits [D, V] along it."""
+    if chain := getattr(head, "chain", None):  # a fused head brings its own
+        return chain(block, depth)
     state = head.start(block, None)
     ids, rows = [], []
     for level in range(1, depth + 1):
@@ -145,35 +149,59 @@ def propose_domino_ddtree(
 @torch.no_grad()
 def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """Best-first with one head call per expanded node: what depth-wise expansion replaces."""
-    calls = 0
     with clock.stage("expand"):
         limits = block.limits(settings)
         candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
-        full = limits.normalise == "vocabulary"
-        wide = block.base_logits.shape[1] if full else candidates.shape[1]
-        root = head.start(block, None if full else candidates_for_block(candidates, block))
-        zero = candidates.new_zeros(1)
-
-        def children(depth: int, token: int, parent_state: Any) -> tuple[Children | None, Any]:
-            nonlocal calls
-            if depth == limits.depth:
-                return None, None
-            state = root
-            if depth:
-                state = head.advance(parent_state, zero, candidates.new_tensor([token]))
-            corrected, state = scored(head, state, depth + 1, 1, wide)
-            calls += 1
-            logps = conditional_log_probs(corrected, limits)[0]
-            logps = logps[candidates[depth]] if full else logps
-            values, order = logps.sort(descending=True, stable=True)
-            best = values.tolist()
-            if math.isnan(best[0]):  # all of them: one NaN makes every log-softmax NaN
-                careful_log_probs(corrected, limits, logits_of(head))
-                return None, None
-            return (candidates[depth][order].tolist(), best), state
-
-        tree = grow_best_first(children, limits.budget, limits.depth_penalty)
+        # A fused head brings its own.
+        made = getattr(head, "children_of", None) or functools.partial(children_of, head)
+        try:
+            tree, calls = grow_by_heap(made(block, candidates, limits), limits)
+        except FloatingPointError:  # what is refused and what is empty is said by the eager form
+            eager = getattr(head, "plain", head)
+            tree, calls = grow_by_heap(children_of(eager, block, candidates, limits), limits)
     return Proposal(tree, head_calls=calls, candidates=candidates.cpu().numpy())
+
+
+# (depth of a node, its token, state of its parent) to its children, best first, and its own state.
+NodeExpander = Callable[[int, int, Any], tuple[Children | None, Any]]
+
+
+def grow_by_heap(children: NodeExpander, limits: TreeSettings) -> tuple[DraftTree, int]:
+    """The best-first tree over ``children``, and how many nodes were expanded."""
+    calls = 0
+
+    def counted(depth: int, token: int, above: Any) -> tuple[Children | None, Any]:
+        nonlocal calls
+        if depth == limits.depth:
+            return None, None
+        calls += 1
+        return children(depth, token, above)
+
+    return grow_best_first(counted, limits.budget, limits.depth_penalty), calls
+
+
+def children_of(
+    head: Head, block: Block, candidates: torch.Tensor, limits: TreeSettings
+) -> NodeExpander:
+    """Children of one node at a time among ``candidates`` [D, K]: one head call over one row."""
+    full = limits.normalise == "vocabulary"
+    wide = block.base_logits.shape[1] if full else candidates.shape[1]
+    root = head.start(block, None if full else candidates_for_block(candidates, block))
+    zero = candidates.new_zeros(1)
+
+    def children(depth: int, token: int, above: Any) -> tuple[Children | None, Any]:
+        state = root if above is None else head.advance(above, zero, candidates.new_tensor([token]))
+        corrected, state = scored(head, state, depth + 1, 1, wide)
+        logps = conditional_log_probs(corrected, limits)[0]
+        logps = logps[candidates[depth]] if full else logps
+        values, order = logps.sort(descending=True, stable=True)
+        best = values.tolist()
+        if math.isnan(best[0]):  # all of them: one NaN makes every log-softmax NaN
+            careful_log_probs(corrected, limits, logits_of(head))
+            return None, None
+        return (candidates[depth][order].tolist(), best), state
+
+    return children
 
 
 def propose_dartree_fixed(

@@ -250,8 +250,8 @@ def _memory_line(found: Mapping[str, int]) -> str:
 
 def run_on(entry: Mapping[str, Any], threads: bool = True) -> str:
     """What a method's numbers were made on: stack, dtype, device, layout of weights, threads."""
-    packed = ", packed weights" if entry["packed"] else ""
-    where = f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{packed}"
+    layout = ", packed weights" * entry["packed"] + ", fused head" * entry["fused"]
+    where = f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{layout}"
     return f"{where}, {counted(entry['threads'], 'thread')}" if threads else where
 
 

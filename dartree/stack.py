@@ -23,6 +23,7 @@ from dartree.checkpoints import (
 from dartree.checks import CheckpointError, first_line, instance
 from dartree.configs import check_headless, check_pair, read_json
 from dartree.drafter import DFlashDrafter
+from dartree.fused import FusedHead, fuse_head
 from dartree.heads import DominoHead, Head, NoCorrection
 from dartree.hub import Source, find_part, short_name
 from dartree.methods import TABLE, check_method
@@ -94,6 +95,11 @@ class Stack:
     files: tuple[Path, ...] = ()  # the weights of a bundled stack
     sources: dict[str, Source] = field(default_factory=dict)
     packed: bool = False  # whether the weights are laid out for oneDNN, see packed.py
+
+    @property
+    def fused(self) -> bool:
+        """Whether each step of the head is one C function, see fused.py."""
+        return isinstance(self.main.head, FusedHead)
 
     @property
     def target(self) -> Target:
@@ -168,6 +174,7 @@ def load_stack(
     device: torch.device | str | None = None,
     device_map: str | dict[str, Any] | None = None,
     pack: bool | None = None,
+    fuse: bool | None = None,
 ) -> Stack:
     """Load a bundled stack by ``name`` ("tiny"), or ``target`` and ``drafter`` by folder or hub id.
 
@@ -177,11 +184,12 @@ def load_stack(
     over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
     where the target's lm_head lies. ``pack``: whether weights are laid out for oneDNN
     (:mod:`dartree.packed`); None: in fp32 on a CPU without a ``device_map``, up to 1 GiB of them.
-    Raises ValueError for unknown names and for packing that cannot work, CheckpointError for
-    anything wrong with the files.
+    ``fuse``: whether each step of the head is one C function, built for this processor
+    (:mod:`dartree.fused`); None: where that can be. Raises ValueError for unknown names and for
+    packing and fusing that cannot work, CheckpointError for anything wrong with the files.
     """
     kind, where = placement(dtype, device, device_map)
-    placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map, pack)
+    placing = (kind, torch_dtype(drafter_dtype) or kind, where, device_map, pack, fuse)
     if (target is None) != (drafter is None):
         raise ValueError("target and drafter must be given together.")
     if target is not None and name is not None:
@@ -248,7 +256,7 @@ def _check_device_map(value: str | dict[str, Any] | None) -> None:
 
 
 def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], placing) -> Stack:
-    dtype, drafter_dtype, device, device_map, pack = placing
+    dtype, drafter_dtype, device, device_map, pack, fuse = placing
     _check_pairs(sources)
     model = load_target_model(sources["target"].folder, dtype, device, device_map)
     device = model.lm_head.weight.device  # a device_map decides where that is
@@ -264,6 +272,8 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
     if pack or (pack is None and device_map is None):
         models = [model, *(pair.drafter for pair in pairs.values())]
         stack.packed = pack_linear_layers(models, asked=bool(pack))
+    if fuse is not False:
+        stack.main.head = fuse_head(stack.main.head, asked=bool(fuse))
     return stack
 
 
@@ -287,7 +297,8 @@ def pair_with_model(model: Any, source: Source) -> Pairing:
     if kind != "qwen3":
         raise CheckpointError(f"the loaded model must be a Qwen3 model, got model_type {kind!r}.")
     weight = model.lm_head.weight
-    return _pair(model, None, source, weight.dtype, weight.device, Path(source.name).name)
+    pairing = _pair(model, None, source, weight.dtype, weight.device, Path(source.name).name)
+    return replace(pairing, head=fuse_head(pairing.head))
 
 
 def _pair(model, target: Source | None, source: Source, dtype, device, label) -> Pairing:

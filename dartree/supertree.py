@@ -85,14 +85,15 @@ def grow_supertree(
     limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
     candidates = top_candidates(block.base_logits[: len(quotas)].float(), limits.candidates)
-    # A compiled head brings its own: the same function as one graph.
+    # A fused or compiled head brings its own.
     grow = getattr(head, "grow", None) or functools.partial(grow_levels, head)
     tokens, rows, scores, best = grow(block, candidates, quotas, limits)
     values = scores.cpu().numpy()
     careful = math.isnan(values.max())
     if careful or has_ties(best):
+        eager = getattr(head, "plain", head)
         tokens, rows, scores, _ = grow_levels(
-            head, block, candidates, quotas, limits, ordered=True, careful=careful
+            eager, block, candidates, quotas, limits, ordered=True, careful=careful
         )
         values = scores.cpu().numpy()
     sizes = np.array(limits.level_sizes(quotas), dtype=np.int64)

@@ -32,7 +32,7 @@ LAYERS = (
         "spread",
         "tensor_parallel",
     ),
-    ("supertree", "static_caches"),
+    ("fused", "static_caches", "supertree"),
     ("proposers",),
     ("methods",),
     ("records", "stack"),

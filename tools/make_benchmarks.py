@@ -21,13 +21,13 @@ from dartree.machine import machine, versions
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "benchmarks"
 BENCH = "dartree bench --limit 8"
 THREE = "dartree bench --limit 8 --repeats 3 --methods dflash,ddtree,dartree"
+HEADS = "dartree bench --limit 8 --repeats 3 --methods domino,ddtree,heap,dartree --no-compile"
 SAMPLED = "dartree bench --limit 2 --repeats 1 --no-compile --temperature 1"
 RUNS = {
     "paper": ("All methods at the paper's settings", f"{BENCH} --memory"),
-    "tuned": ("Each method at its own settings, the head compiled",
-              f"{BENCH} --tuned --compile head"),
-    "head": ("The paper's settings, the head compiled", "dartree bench --limit 8 --repeats 3 "
-             "--methods ddtree,heap,dartree --compile head --no-compile"),
+    "tuned": ("Each method at its own settings", f"{BENCH} --tuned"),
+    "eager": ("The paper's settings, the head eager", f"{HEADS} --no-fuse"),
+    "head": ("The paper's settings, the head compiled", f"{HEADS} --compile head"),
     "plain": ("Weights not packed", f"{THREE} --no-pack"),
     "compiled": ("All models through torch.compile", f"{THREE} --tuned --compile"),
     **{f"sampled-{seed}": (f"T = 1, seed {seed}", f"{SAMPLED} --seed {seed}") for seed in range(3)},

@@ -116,8 +116,8 @@ def _digest(tensors: Tensors) -> str:
 
 @lru_cache
 def _sources() -> str:
-    """SHA-256 of the package's modules and of those beside this one."""
+    """SHA-256 of the package's sources and of those beside this module."""
     here, found = Path(__file__).resolve().parent, hashlib.sha256()
-    for path in sorted([*here.parent.glob("*.py"), *here.glob("*.py")]):
+    for path in sorted([*here.parent.glob("*.py"), *here.parent.glob("*.c"), *here.glob("*.py")]):
         found.update(path.read_bytes())
     return found.hexdigest()

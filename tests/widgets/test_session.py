@@ -82,13 +82,14 @@ def counted(stack, monkeypatch):
     def count(name):
         return lambda *_: setattr(seen, name, getattr(seen, name) + 1)
 
-    score = stack.head.score
+    name = "_step" if stack.fused else "score"
+    step = getattr(stack.head, name)
 
     def scored(*args):
         seen.head += 1
-        return score(*args)
+        return step(*args)
 
-    monkeypatch.setattr(stack.head, "score", scored)
+    monkeypatch.setattr(stack.head, name, scored)
     hooks = [stack.target.model.model.register_forward_hook(count("target"))]
     drafters = {id(p.drafter): p.drafter for p in (stack.main, stack.marginal) if p}
     hooks += [d.norm.register_forward_hook(count("drafter")) for d in drafters.values()]
