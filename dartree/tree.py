@@ -156,18 +156,21 @@ class DraftTree:
         return paths[1:]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Plain lists for JSON."""
+        """Plain lists for JSON, which has no -inf: a score of -inf is None."""
         return {
             "tokens": self.tokens.tolist(),
             "parents": self.parents.tolist(),
             "depths": self.depths.tolist(),
-            "scores": [round(float(s), 6) for s in self.scores],
+            # Nine digits tell every float32 from all others.
+            "scores": [None if s == -np.inf else float(f"{s:.9g}") for s in self.scores],
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, list[Any]]) -> DraftTree:
         """Inverse of :meth:`to_dict`."""
-        return cls(*(np.asarray(data[k]) for k in ("tokens", "parents", "depths", "scores")))
+        scores = [-np.inf if s is None else s for s in data["scores"]]
+        arrays = {k: np.asarray(data[k]) for k in ("tokens", "parents", "depths")}
+        return cls(**arrays, scores=np.asarray(scores))
 
 
 def _as_array(name: str, values: Any, kind: type) -> np.ndarray:

@@ -13,7 +13,7 @@ import dartree
 from dartree import records as module
 from dartree.acceptance import Verdict
 from dartree.proposers import Proposal
-from dartree.records import REASONS, load_records, save_records
+from dartree.records import REASONS, RoundRecord, load_records, save_records
 from dartree.tree import Supertree
 from tests.reference import prompt, random_stack
 
@@ -117,6 +117,33 @@ def test_save_and_load(records, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"index": 1}\n')
     with pytest.raises(ValueError, match="bad.jsonl line 1"):
         load_records(tmp_path / "bad.jsonl")
+
+
+def test_a_record_read_again_has_the_same_scores(tmp_path):
+    """Every bit of them, -inf too, from lines that are JSON for any parser."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 0x7F800000, size=2000, dtype=np.uint32)  # every finite size
+    scores = -np.concatenate([bits.view(np.float32), np.float32([0, np.inf, 1e-45, 3.4028235e38])])
+    count = len(scores)
+    flat = Supertree(np.arange(count), np.zeros(count), np.ones(count), scores)
+    none = np.empty(0, dtype=np.int64)
+    record = RoundRecord(0, "dartree", 3, 4, flat, none, none, [5], supertree=flat)
+    save_records([record], tmp_path / "r.jsonl")
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    json.loads((tmp_path / "r.jsonl").read_text(), parse_constant=refuse)
+    (again,) = load_records(tmp_path / "r.jsonl")
+    for tree in (again.tree, again.supertree):
+        np.testing.assert_array_equal(tree.scores, scores)
+        assert tree.scores.dtype == np.float32
+
+
+def test_records_of_earlier_versions_are_read():
+    old = {"tokens": [3, 4], "parents": [0, 0], "depths": [1, 1]}
+    tree = Supertree.from_dict(old | {"scores": json.loads("[-0.5, -Infinity]")})
+    assert tree.scores.tolist() == [-0.5, -np.inf]
 
 
 def test_kept_nodes_are_the_tree(records):
