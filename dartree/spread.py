@@ -6,9 +6,10 @@ cache for each device, taps and the embedding table on the device of lm_head, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 
@@ -70,6 +71,10 @@ class SpreadKVCache:
             part.commit(rows.to(device))
 
 
+# The embedding table of each model as it was copied: every drafter has a target of its own.
+_TABLES: MutableMapping[Any, ReferenceType[torch.Tensor]] = WeakKeyDictionary()
+
+
 class SpreadTarget(Target):
     """A Target for a model that accelerate has spread over devices."""
 
@@ -98,9 +103,15 @@ class SpreadTarget(Target):
     def embedding(self) -> torch.Tensor:
         """Input embedding table [V, H] on the device of lm_head, where drafts embed their tokens.
 
-        Copied there once, in place of every round, and only for those who draft.
+        Copied there once, in place of every round, and only for those who draft: all targets
+        around a model share the copy.
         """
-        return self.model.model.embed_tokens.weight.to(self.device)
+        shared = _TABLES.get(self.model)
+        table = None if shared is None else shared()
+        if table is None:
+            table = self.model.model.embed_tokens.weight.to(self.device)
+            _TABLES[self.model] = ref(table)
+        return table
 
     def new_cache(self, capacity: int) -> SpreadKVCache:  # type: ignore[override]  # used alike
         """An empty cache with room for ``capacity`` rows on every device."""

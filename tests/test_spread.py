@@ -54,3 +54,26 @@ def test_plain_decoding_copies_no_embedding_table():
     for one in (target, plain):
         with pytest.raises(NotImplementedError, match="meta tensor"):
             one.embedding  # noqa: B018
+
+
+def test_all_drafters_of_a_model_share_one_copy_of_its_embedding_table():
+    """lm_head on the meta device: what is copied there is another tensor each time."""
+    model = random_model(tie_word_embeddings=False)
+    model.lm_head.to("meta")
+    devices = [PLACES[i % 2] for i in range(4)]
+    one, two = (SpreadTarget(model, taps, devices) for taps in ((0, 2), (1, 3)))
+    assert one.embedding.device.type == "meta" and one.embedding is two.embedding
+    assert one.without_taps().embedding is one.embedding
+    other = random_model(tie_word_embeddings=False)
+    other.lm_head.to("meta")
+    assert SpreadTarget(other, (0,), devices).embedding is not one.embedding
+
+
+def test_a_changed_table_is_copied_again_once_no_target_holds_the_old_copy():
+    model = random_model(tie_word_embeddings=False)
+    model.lm_head.to("meta")
+    target = SpreadTarget(model, (), [PLACES[i % 2] for i in range(4)])
+    assert target.embedding.shape == (model.config.vocab_size, model.config.hidden_size)
+    del target
+    model.model.embed_tokens.weight = torch.nn.Parameter(torch.zeros(3, 2))
+    assert SpreadTarget(model, ()).embedding.shape == (3, 2)
