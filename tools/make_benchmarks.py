@@ -13,6 +13,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from dartree.files import write_atomically
@@ -55,17 +56,19 @@ NOTES = {
 
 
 def run(name: str) -> None:
-    """One command: its JSON beside its text."""
-    command = f"{RUNS[name][1]} --json {FOLDER / name}.json"
+    """One command: its JSON beside its text, in the place of what was kept once all is there."""
+    command = RUNS[name][1]
     print(command, flush=True)
-    line = [sys.executable, "-m", *shlex.split(command)]
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result.json"
+        line = [sys.executable, "-m", *shlex.split(command), "--json", str(file)]
+        done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
+        found = json.loads(file.read_text(encoding="utf-8"))
     for result in found if isinstance(found, list) else [found]:
         for entry in result.get("methods", ()):
             for bulky in ("text", "token_ids", "seconds_per_run"):  # the command gives them again
                 entry.pop(bulky, None)
-    kept = {"command": RUNS[name][1], "stdout": done.stdout, "result": found}
+    kept = {"command": command, "stdout": done.stdout, "result": found}
     text = json.dumps(kept, indent=1, ensure_ascii=False)
     write_atomically(FOLDER / f"{name}.json", text + "\n")
 
