@@ -182,11 +182,12 @@ def _real(text: str) -> float | str:
 
 def _models(args: argparse.Namespace) -> tuple[Model, ...]:
     from dartree.paper.grid import MODELS, Model, names_of
+    from dartree.stack import pair_name
 
     if args.rehearsal:
         return (Model("tiny", stack="tiny"),)
     if args.models is None and args.target is not None:
-        name = f"{Path(args.target).name} + {Path(args.drafter).name}"
+        name = pair_name(args.target, args.drafter)
         return (Model(name, None, args.target, args.drafter, args.dflash),)
     names = names_of(_given(args.models, "4B,8B"), list(MODELS), "models")
     own = {part: getattr(args, part) for part in OWN if getattr(args, part) is not None}

@@ -291,6 +291,16 @@ def test_a_rehearsal_on_chosen_data_sets(tmp_path):
     assert found == {("two-turns", 0), ("two-turns", 1), ("mine", 0)}
 
 
+def test_checkpoints_of_ones_own_are_named_as_loading_names_them():
+    from dartree.stack import pair_name
+
+    pair = ("me/target@v1", "me/drafter@main")
+    call = ["paper", "--target", pair[0], "--drafter", pair[1]]
+    (model,) = make_grid(build_parser().parse_args(call)).models
+    assert model.name == pair_name(*pair) == "target + drafter"
+    assert (model.target, model.drafter) == pair
+
+
 def test_tables_of_what_is_there(rehearsal, tmp_path, capsys):
     assert main(["paper", "--tables", "--out", str(tmp_path)]) == 2
     assert "out holds no records" in capsys.readouterr().err
