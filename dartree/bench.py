@@ -294,10 +294,11 @@ def memory_by_stage(
     by_method = settings_by_method(settings, STAGE_MEMORY)
     found = {m: stage_memory(stack, ids, m, by_method.get(m), max_new_tokens) for m in STAGE_MEMORY}
     need, target = None, stack.target
+    second = None if stack.marginal is None else stack.marginal.drafter.config
     if stack.drafter.dtype == target.dtype:
         need = asdict(estimate(
             target.config.to_dict(), stack.drafter.config,
             stack.chosen_settings(by_method.get("dartree")), len(ids) + max_new_tokens,
-            target.dtype.itemsize,
+            target.dtype.itemsize, beside=second,
         ))  # fmt: skip
     return {"methods": found, "estimate": need, "prompt_tokens": len(ids)}

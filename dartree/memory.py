@@ -66,12 +66,14 @@ def estimate(
     context: int,
     value_bytes: int = 2,
     may_pack: bool = True,
+    beside: DrafterConfig | None = None,
 ) -> Estimate:
     """Memory of a target (its config.json) with a drafter, for ``context`` tokens in all.
 
     ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. ``may_pack``: whether linear layers are
-    packed in fp32 where they weigh no more than MOST_BYTES, as on a CPU. A second drafter, for
-    `dflash` and `ddtree`, is not counted. Raises ValueError for a context below 1.
+    packed in fp32 where they weigh no more than MOST_BYTES, as on a CPU. ``beside``: a second
+    drafter, for `dflash` and `ddtree`: it counts for that limit alone, and for no part. Raises
+    ValueError for a context below 1.
     """
     context = positive_int("context", context)
     used = settings.clamped(drafter.drafts, drafter.vocab_size)
@@ -81,7 +83,8 @@ def estimate(
     body, head = empty_drafter(drafter)
     head_values = _parameters(head) if isinstance(head, nn.Module) else 0
     linear = value_bytes * (_linear(model) + _linear(body))
-    packed = may_pack and value_bytes == 4 and linear <= MOST_BYTES
+    limited = linear + (value_bytes * _linear(empty_drafter(beside)[0]) if beside else 0)
+    packed = may_pack and value_bytes == 4 and limited <= MOST_BYTES
     wide, hidden = drafter.gru_hidden_dim, drafter.hidden_size
     joint = value_bytes * (drafter.emb_dim + 3 * wide) * wide
     gates = value_bytes * drafter.vocab_size * 3 * wide

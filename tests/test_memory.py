@@ -48,6 +48,21 @@ def test_the_packed_copy_is_exact(tied):
     assert need.total - need.packed == estimate(*options, 4, may_pack=False).total
 
 
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_a_second_drafter_counts_for_the_limit_of_packing_alone(monkeypatch, spare):
+    """The estimate packs exactly where loading does, which weighs all three models."""
+    main, second = random_stack(dtype=torch.float32), random_stack(head="none", dtype=torch.float32)
+    models = [main.target.model, main.drafter, second.drafter]
+    layers = {m for model in models for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    limit = sum(layer.weight.nbytes for layer in layers) + spare
+    for module in ("memory", "packed"):
+        monkeypatch.setattr(f"dartree.{module}.MOST_BYTES", limit)
+    options = main.target.config.to_dict(), main.drafter.config, dartree.TreeSettings(), 64, 4
+    alone, beside = estimate(*options), estimate(*options, beside=second.drafter.config)
+    assert pack(models) == bool(beside.packed) == (spare == 0)
+    assert alone.packed > 0 and beside.total - beside.packed == alone.total - alone.packed
+
+
 def test_head_tables_and_cache_are_exact():
     stack = random_stack(head="domino", dtype=torch.float32)
     settings = dartree.TreeSettings(width=3, candidates=8, budget=9)

@@ -125,6 +125,16 @@ def test_what_stays_is_what_the_estimate_says(head):
     assert (plain["target"], plain["drafter"], plain["drafter_cache"]) == (need["target"], 0, 0)
 
 
+def test_a_second_drafter_may_leave_no_room_to_pack(monkeypatch):
+    stack = random_stack(dtype=torch.float32)
+    monkeypatch.setattr("dartree.memory.MOST_BYTES", 2**30)
+    alone = bench.memory_by_stage(stack, prompt(9), SETTINGS, 4)["estimate"]
+    monkeypatch.setattr("dartree.memory.MOST_BYTES", alone["packed"])
+    assert bench.memory_by_stage(stack, prompt(9), SETTINGS, 4)["estimate"] == alone
+    stack.marginal = random_stack(head="none", dtype=torch.float32, model=stack.target.model).main
+    assert bench.memory_by_stage(stack, prompt(9), SETTINGS, 4)["estimate"]["packed"] == 0
+
+
 def test_where_the_limit_leaves_no_round_one_is_measured_nevertheless(stack):
     most = stack.target.max_positions
     found = stage_memory(stack, prompt(most - 1), "dartree", SETTINGS)

@@ -130,10 +130,10 @@ def memory_line(
     raw, config = pair_configs(target, drafter, fetch=False)
     limit = raw.get("max_position_embeddings")
     context = min(CONTEXT, limit) if isinstance(limit, int) and limit > 0 else CONTEXT
-    need = memory.estimate(raw, config, settings, context, dtype.itemsize, may_pack)
+    other = pair_configs(target, dflash, fetch=False)[1] if dflash else None
+    need = memory.estimate(raw, config, settings, context, dtype.itemsize, may_pack, other)
     line = f"{model.name}, {str(dtype)[6:]}, {context} tokens: {memory.table(need)}"
-    if dflash:
-        other = pair_configs(target, dflash, fetch=False)[1]
+    if other:
         check_headless(other, str(dflash))
         more = memory.gib(memory.drafter_bytes(other, dtype.itemsize, bool(need.packed)))
         line += f"; and {more} for the drafter of dflash and ddtree"

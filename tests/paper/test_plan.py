@@ -11,9 +11,11 @@ import pytest
 import torch
 import tqdm
 
+import dartree
 from dartree import hub, public
 from dartree.cli import build_parser, main
 from dartree.datasets import DATASETS
+from dartree.memory import estimate
 from dartree.paper.commands import _placing, make_grid
 from dartree.paper.dry import plan
 from dartree.paper.store import RecordFile, read_records
@@ -112,6 +114,18 @@ def test_a_dry_run_in_a_rehearsal_and_with_its_own_drafter(no_network, tmp_path,
     own = headless(tmp_path / "own")
     assert main(["paper", *OWN, "--dflash", str(own), "--datasets", str(prompts), "--dry-run"]) == 0
     assert "for the drafter of dflash and ddtree" in capsys.readouterr().out
+
+
+def test_the_drafter_of_dflash_counts_for_the_limit_of_packing(
+    no_network, tmp_path, capsys, prompts, monkeypatch
+):
+    raw, config = public.pair_configs(*OWN[1::2])
+    both = estimate(raw, config, dartree.TreeSettings(), 64, 4).packed  # target and drafter alone
+    monkeypatch.setattr("dartree.memory.MOST_BYTES", both)
+    call = ["paper", *OWN, "--datasets", str(prompts), "--dry-run", "--device", "cpu"]
+    for dflash in ([], ["--dflash", str(headless(tmp_path / "own"))]):
+        assert main([*call, *dflash]) == 0
+        assert ("packed copy" in memory_told(capsys.readouterr().out)) == (not dflash)
 
 
 def test_more_threads_than_can_be_started_are_refused(no_network, tmp_path, capsys):
