@@ -29,6 +29,7 @@ from dartree.memory import estimate
 from dartree.methods import check_method
 from dartree.prompt_files import prompt_of
 from dartree.report_tables import format_bench as format_bench
+from dartree.report_tables import format_memory as format_memory
 from dartree.report_tables import format_sweep as format_sweep
 from dartree.report_tables import run_on
 from dartree.settings import TreeSettings

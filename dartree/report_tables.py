@@ -90,13 +90,21 @@ def format_bench(result: Mapping[str, Any]) -> str:
     ]
     if result["compiled_methods"]:
         lines.append(f"the methods: {result['compiled_methods']}.")
-    if "memory" in result:
-        lines.append(_memory_line(result["memory"]))
     if len(entries[0]["domains"]) > 1:
         lines += ["", _domain_table(entries)]
-    if "stage_memory" in result:
-        lines += ["", _stage_memory_table(result["stage_memory"])]
+    if weighed := format_memory(result):
+        lines += ["", weighed]
     return "\n".join(lines)
+
+
+def format_memory(result: Mapping[str, Any]) -> str:
+    """What a benchmark has weighed, as text; empty where it has weighed nothing."""
+    blocks = []
+    if "memory" in result:
+        blocks.append(_memory_line(result["memory"]))
+    if "stage_memory" in result:
+        blocks.append(_stage_memory_table(result["stage_memory"]))
+    return "\n\n".join(blocks)
 
 
 def _ran(result: Mapping[str, Any]) -> str:

@@ -49,6 +49,36 @@ def memory_run(monkeypatch, *options):
     return build_parser().parse_args(["generate", *seen])
 
 
+def test_what_was_timed_outlives_a_process_that_is_killed_while_it_is_weighed(
+    monkeypatch, tmp_path, capsys
+):
+    def killed(stack, line):
+        raise ValueError("peak memory cannot be measured: it ended with status -9.")
+
+    monkeypatch.setattr("dartree.bench.memory", killed)
+    options = ["--methods", "dartree", "--no-compile", "--repeats", 1, "--max-new-tokens", 3]
+    file, rows = tmp_path / "b.json", ["--prompts", write_prompts(tmp_path)]
+    status, out, err = run(capsys, "bench", *STACK, *rows, *options, "--memory", "--json", file)
+    assert status == 2 and "ended with status -9" in err
+    assert "tokens/s" in out and "\ndartree " in out
+    result = json.loads(file.read_text())
+    assert "memory" not in result and [e["method"] for e in result["methods"]][1] == "dartree"
+
+
+def test_a_weighed_benchmark_prints_what_its_result_says(monkeypatch, tmp_path, capsys):
+    from dartree.bench import format_bench
+
+    sizes = {"ar": 3 * 2**20, "dartree": 5 * 2**20, "drafter": 2**20}
+    monkeypatch.setattr("dartree.bench.memory", lambda *_: sizes)
+    options = ["--methods", "dartree", "--no-compile", "--repeats", 1, "--max-new-tokens", 3]
+    file, rows = tmp_path / "b.json", ["--prompts", write_prompts(tmp_path)]
+    status, out, _ = run(capsys, "bench", *STACK, *rows, *options, "--memory", "--json", file)
+    result = json.loads(file.read_text())
+    assert status == 0 and out == format_bench(result) + "\n"
+    assert result["memory"] == sizes and "1.25 times ar plus drafter" in out
+    assert "Memory of one round" in out
+
+
 def test_the_memory_run_has_the_settings_of_the_benchmark(monkeypatch, tmp_path):
     asked = ["--budget", "9", "--depth-penalty", "0.5", "--temperature", "1", "--seed", "3",
              "--normalise", "vocabulary"]  # fmt: skip

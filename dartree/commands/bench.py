@@ -118,7 +118,7 @@ def _bench(
     settings: Any,
     options: dict[str, Any],
 ) -> int:
-    from dartree.bench import bench, format_bench, memory, memory_by_stage
+    from dartree.bench import bench, format_bench, format_memory, memory, memory_by_stage
     from dartree.prompt_files import prompt_of
 
     baselines = 1 if args.no_compile else 2
@@ -129,11 +129,13 @@ def _bench(
             **options,
         ),
     )  # fmt: skip
-    if args.memory:
+    print(format_bench(result), flush=True)
+    write_json(args.json, result)
+    if args.memory:  # last: a process that is killed while it is weighed takes no times with it
         ids = stack.encode(prompt_of(prompts[0]))
         own = settings.get("dartree") if isinstance(settings, dict) else settings
         result["memory"] = memory(stack, generate_options(args, ids, own or stack.settings))
         result["stage_memory"] = memory_by_stage(stack, ids, settings, options["max_new_tokens"])
-    print(format_bench(result))
-    write_json(args.json, result)
+        print(f"\n{format_memory(result)}")
+        write_json(args.json, result)
     return 0
