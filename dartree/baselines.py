@@ -41,7 +41,8 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
 
     Options: temperature, top_p, top_k, min_p, seed, stop (ids only), raw. The time to the first
     token counts as prefill. ``seed`` seeds torch's global generator for this call, since
-    ``generate`` has no other; it is put back afterwards.
+    ``generate`` has no other; it is put back afterwards. The draws are those of `ar` with this
+    seed: both draw once for each token, and from the same probabilities but for their rounding.
     """
     decoding = Decoding(stack, prompt, method="ar", max_new_tokens=max_new_tokens, **options)
     out, model = decoding.result, stack.target.model

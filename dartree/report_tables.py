@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dartree.baselines import HF_GENERATE
 from dartree.checks import counted
 from dartree.clock import STAGES
 from dartree.entries import ms_per_round
@@ -147,8 +146,8 @@ def _range(entry: Mapping[str, Any], digits: int) -> str:
 
 
 def _lossless(entry: Mapping[str, Any]) -> str:
-    """The cell of a table: sampled ids are compared only where both have one stream of draws."""
-    if entry["lossless"] is None and entry["method"] != HF_GENERATE:
+    """The cell of a table: of sampled text, whether it is that of `ar` with the same seed."""
+    if entry["lossless"] is None:
         return "same ids" if entry["same_ids"] else "other ids"
     return LOSSLESS[entry["lossless"]]
 
@@ -158,8 +157,8 @@ def _sampling_notes(options: Mapping[str, Any]) -> list[str]:
     if not options["temperature"]:
         return []
     notes = [
-        f"lossless: all draw with seed {options['seed']}, and the methods should give the ids that "
-        "`ar` gives (hf-generate has draws of its own)."
+        f"lossless: all draw with seed {options['seed']}, once for each token, and should give the "
+        "ids that `ar` gives."
     ]
     if options["repeats"] > 1:
         notes.append(
