@@ -189,7 +189,7 @@ def format_sweep(result: dict[str, Any]) -> str:
         "",
         f"{result['on']}, {counted(result['prompts'], 'prompt')}{file}, {_decoded(options)}; "
         f"{result['machine']['processor']}.",
-        f"The settings beside {result['parameter']}: {', '.join(_used(settings))}.",
+        f"The settings beside {result['parameter']}: {', '.join(settings_words(settings))}.",
         "range: of ms/round, the fastest and the slowest repeat. The columns after it are the "
         "milliseconds of the stages.",
     ]
@@ -281,13 +281,13 @@ def settings_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         row, settings = TABLE.get(e["method"]), dict(e["settings"])
         if row and "normalise" not in row.uses:
             settings.pop("normalise", None)  # it has no choice
-        if used := _used(settings):
+        if used := settings_words(settings):
             users.setdefault(", ".join(used), []).append(e["method"])
     return [f"{', '.join(methods)}: {text}." for text, methods in users.items()]
 
 
-def _used(settings: Mapping[str, Any]) -> list[str]:
-    """Settings with their short names."""
+def settings_words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings with their short names; temperature and normaliser only where they are not usual."""
     names = {"width": "W", "candidates": "K", "budget": "B", "depth_penalty": "depth penalty",
              "depth": "depth"}  # fmt: skip
     used = [f"{short} {settings[key]:g}" for key, short in names.items()

@@ -18,11 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from dartree.checks import counted
 from dartree.datasets import DATASETS
-from dartree.report_tables import number, text_table
+from dartree.methods import TABLE
+from dartree.report_tables import number, settings_words, text_table
+from dartree.settings import TreeSettings
 
 AVERAGE = "average"
 RESAMPLES = 2000
+PAPER = TreeSettings()  # whose defaults are the paper's
+PAPER_LENGTH = 2048  # new tokens
 STATISTICS = ("tau", "tau_per_sample", "speedup", "speedup_per_sample")
 
 
@@ -41,6 +46,8 @@ class Cell:
         The checkpoints that drafted, as the records name them.
     sets
         Of a mean: the data sets that it is taken over.
+    differs
+        What was asked for otherwise than the paper did, of what the method uses; "" for nothing.
     """
 
     model: str
@@ -53,6 +60,7 @@ class Cell:
     same_text: float
     drafter: str = ""
     sets: tuple[str, ...] = ()
+    differs: str = ""
 
     @property
     def low(self) -> np.ndarray:
@@ -97,7 +105,8 @@ def cells(
             total = sums.sum(axis=0)
             found.append(
                 Cell(model, temperature, dataset, method, len(ids), _statistics(total),
-                     _statistics(counts @ sums), total[10] / total[11], _drafter(answers, ids))
+                     _statistics(counts @ sums), total[10] / total[11], _drafter(answers, ids),
+                     differs=_differs(method, answers, ids))
             )  # fmt: skip
     return found + _averages(found)
 
@@ -105,6 +114,19 @@ def cells(
 def _drafter(answers: dict[str, dict[int, Any]], ids: list[str]) -> str:
     names = (record.get("drafter", "") for i in ids for record in answers[i].values())
     return " and ".join(dict.fromkeys(names))
+
+
+def _differs(method: str, answers: dict[str, dict[int, Any]], ids: list[str]) -> str:
+    uses = TABLE[method].uses if method in TABLE else ()
+    paper = PAPER.to_dict()
+    found = []
+    for record in (record for i in ids for record in answers[i].values()):
+        asked = record.get("asked", {})
+        ours = {k: v for k, v in asked.get("settings", {}).items() if k in uses and v != paper[k]}
+        length = asked.get("max_new_tokens", PAPER_LENGTH)
+        limit = [f"up to {counted(length, 'new token')}"] if length != PAPER_LENGTH else []
+        found.append(", ".join([*settings_words(ours), *limit]))
+    return " or ".join(dict.fromkeys(filter(None, found)))
 
 
 def _complete(methods: dict[str, dict[str, dict[int, Any]]]) -> list[str]:
@@ -179,6 +201,7 @@ def _mean(model: str, temperature: float, method: str, group: Sequence[Cell]) ->
         float(np.mean([c.same_text for c in group])),
         " and ".join(dict.fromkeys(c.drafter for c in group)),
         tuple(c.dataset for c in group),
+        " or ".join(dict.fromkeys(c.differs for c in group if c.differs)),
     )  # fmt: skip
 
 
@@ -206,7 +229,7 @@ COLUMNS = (
     "model", "temperature", "dataset", "method", "prompts",
     *(f"{name}{end}" for name in STATISTICS for end in ("", "_low", "_high")),
     "same_text", "published_tau", "tau_difference", "published_speedup", "speedup_difference",
-    "source", "drafter",
+    "source", "drafter", "differs",
 )  # fmt: skip
 
 
@@ -226,7 +249,8 @@ def rows(found: Sequence[Cell], published: Published) -> list[dict[str, Any]]:
         row = dict.fromkeys(COLUMNS) | dict(
             zip(("model", "temperature", "dataset", "method"), where, strict=True)
         )
-        row |= {"prompts": cell.prompts, "same_text": cell.same_text, "drafter": cell.drafter}
+        row |= {"prompts": cell.prompts, "same_text": cell.same_text, "drafter": cell.drafter,
+                "differs": cell.differs}  # fmt: skip
         for name, value, low, high in zip(
             STATISTICS, cell.values, cell.low, cell.high, strict=True
         ):
@@ -258,21 +282,22 @@ def format_tables(found: Sequence[Cell], published: Published) -> str:
     table = rows(found, published)
     blocks = []
     for model, temperature in dict.fromkeys((c.model, c.temperature) for c in found):
+        inside = [r for r in table if (r["model"], r["temperature"]) == (model, temperature)]
         lines = [("data set", "method", "prompts", "tau", "tau per sample", "published",
                   "difference", "speedup", "per sample", "published", "difference",
                   "same text as ar")]  # fmt: skip
-        for r in table:
-            if (r["model"], r["temperature"]) == (model, temperature):
-                lines.append(
-                    (r["dataset"], r["method"], str(r["prompts"]), _range(r, "tau"),
-                     _range(r, "tau_per_sample"), number(r["published_tau"]),
-                     _signed(r["tau_difference"]), _range(r, "speedup"),
-                     _range(r, "speedup_per_sample"), number(r["published_speedup"]),
-                     _signed(r["speedup_difference"]), f"{r['same_text']:.0%}")
-                )  # fmt: skip
+        for r in inside:
+            lines.append(
+                (r["dataset"], r["method"], str(r["prompts"]), _range(r, "tau"),
+                 _range(r, "tau_per_sample"), number(r["published_tau"]),
+                 _signed(r["tau_difference"]), _range(r, "speedup"),
+                 _range(r, "speedup_per_sample"), number(r["published_speedup"]),
+                 _signed(r["speedup_difference"]), f"{r['same_text']:.0%}")
+            )  # fmt: skip
         here = [c for c in found if (c.model, c.temperature) == (model, temperature)]
         blocks.append(f"{model}, T = {temperature:g}\n\n{text_table(lines)}")
         blocks.append(_drafters(here))
+        blocks.append(_other_settings(inside))
         blocks.append(_differences([c for c in found if c.model == model], temperature))
     sources = dict.fromkeys(row["source"] for row in table if row["source"])
     blocks.append(
@@ -299,6 +324,22 @@ def _drafters(found: Sequence[Cell]) -> str:
         if drafter and methods
     ]
     return f"drafters: {'; '.join(named)}." if named else ""
+
+
+def _other_settings(table: Sequence[dict[str, Any]]) -> str:
+    """Which methods stand beside numbers that were published for other settings."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for row in table:
+        if row["source"] and row["differs"] and row["method"] not in groups[row["differs"]]:
+            groups[row["differs"]].append(row["method"])
+    if not groups:
+        return ""
+    paper = ", ".join(settings_words(PAPER.to_dict()))
+    ours = "; ".join(f"{', '.join(methods)}: {words}" for words, methods in groups.items())
+    return (
+        f"published: with {paper} and up to {PAPER_LENGTH} new tokens, where the method uses them. "
+        f"Other settings here, of which the differences tell as well: {ours}."
+    )
 
 
 def _differences(found: Sequence[Cell], temperature: float) -> str:

@@ -10,6 +10,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+import dartree
 from dartree.datasets import DATASETS
 from dartree.paper.grid import METHODS
 from dartree.paper.tables import AVERAGE, cells, format_tables, read_published, rows, to_csv
@@ -133,6 +134,37 @@ def test_published_numbers_and_differences_stand_beside_ours():
     assert "12.97" in text and "9.73" in text and "arXiv 2608.13524v1, Table 1" in text
     back = list(csv.DictReader(to_csv(table).splitlines()))
     assert float(back[0]["tau"]) == table[0]["tau"] and len(back) == len(table)
+
+
+def asked(method, number=0, length=2048, **settings):
+    """A record of a run with ``settings`` in place of the paper's."""
+    own = {"settings": dartree.TreeSettings(**settings).to_dict(), "max_new_tokens": length}
+    return record(method, "gsm8k", number, [3, 3], 0.2) | {"asked": own}
+
+
+def told(records, published=None):
+    """The line on settings below the table; None without one."""
+    published = published or read_published(PUBLISHED / "paper_table1.csv")
+    lines = format_tables(cells(records), published).splitlines()
+    return next((line for line in lines if "Other settings here" in line), None)
+
+
+def test_settings_that_the_published_numbers_do_not_have_are_said():
+    methods = ("ar", "dflash", "ddtree", "dartree")
+    assert told([asked(m) for m in methods]) is None
+    line = told([asked(m, width=4, budget=16, depth_penalty=0.5) for m in methods])
+    assert "published: with W 12, K 64, B 64, depth penalty 0.2 and up to 2048 new tokens" in line
+    want = "as well: ddtree: B 16; dartree: W 4, B 16, depth penalty 0.5."
+    assert line.endswith(want)  # dflash uses none of them
+    assert told([asked(m, width=4) for m in methods], published={(1, 2, 3, 4): {}}) is None
+    line = told([asked(m, length=64, depth=3) for m in methods])
+    assert line.endswith("dflash, ddtree, dartree: depth 3, up to 64 new tokens.")
+    mixed = [asked(m, n, candidates=9 + n) for m in methods for n in range(2)]
+    assert told(mixed).endswith("dartree: K 9 or K 10.")
+    back = list(csv.DictReader(to_csv(rows(cells(mixed), {})).splitlines()))
+    assert {(r["method"], r["differs"]) for r in back} == {
+        ("ar", ""), ("dflash", ""), ("ddtree", ""), ("dartree", "K 9 or K 10"),
+    }  # fmt: skip
 
 
 def test_a_published_mean_stands_beside_the_mean_of_all_seven_sets_only():
