@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -90,21 +91,7 @@ class TreeSettings:
         Raises ValueError, before anything is allocated, where W and K together ask for more than
         MOST_ROWS nodes or MOST_SCORES scores at a depth.
         """
-        used = replace(
-            self,
-            candidates=min(self.candidates, vocabulary),
-            depth=drafts if self.depth is None else min(self.depth, drafts),
-        )
-        k, sizes = used.candidates, used.level_sizes()
-        each = k if self.normalise == "candidates" else vocabulary
-        scores = each * max([1, *sizes[:-1]])
-        if max(sizes) > MOST_ROWS or scores > MOST_SCORES:
-            raise ValueError(
-                f"width must be smaller, got {self.width}: with {k} candidates a depth of the "
-                f"supertree would hold {max(sizes)} nodes (at most {MOST_ROWS}) and take {scores} "
-                f"scores (at most {MOST_SCORES})."
-            )
-        return used
+        return _clamped(self, drafts, vocabulary)
 
     def level_sizes(self, quotas: Sequence[int] | None = None) -> list[int]:
         """Nodes at each depth of a supertree, of settings that are :meth:`clamped`.
@@ -119,3 +106,22 @@ class TreeSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain dict of all fields, for JSON."""
         return asdict(self)
+
+
+@functools.lru_cache(maxsize=256)  # every round asks again
+def _clamped(settings: TreeSettings, drafts: int, vocabulary: int) -> TreeSettings:
+    used = replace(
+        settings,
+        candidates=min(settings.candidates, vocabulary),
+        depth=drafts if settings.depth is None else min(settings.depth, drafts),
+    )
+    k, sizes = used.candidates, used.level_sizes()
+    each = k if settings.normalise == "candidates" else vocabulary
+    scores = each * max([1, *sizes[:-1]])
+    if max(sizes) > MOST_ROWS or scores > MOST_SCORES:
+        raise ValueError(
+            f"width must be smaller, got {settings.width}: with {k} candidates a depth of the "
+            f"supertree would hold {max(sizes)} nodes (at most {MOST_ROWS}) and take {scores} "
+            f"scores (at most {MOST_SCORES})."
+        )
+    return used
