@@ -2,7 +2,15 @@
 """Pictures of records and comparisons: pure functions from results and an Axes to the Axes."""
 
 from dartree.plots.bars import draw_speed, draw_tau, draw_tau_by_domain
-from dartree.plots.curves import draw_matched, draw_stages, draw_sweep, draw_tau_sweep, knee
+from dartree.plots.curves import (
+    build_ms,
+    draw_build,
+    draw_matched,
+    draw_stages,
+    draw_sweep,
+    draw_tau_sweep,
+    knee,
+)
 from dartree.plots.labels import plot_label, token_decoder, token_label
 from dartree.plots.marginals import draw_positions, draw_table
 from dartree.plots.parts import mark

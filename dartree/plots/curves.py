@@ -111,6 +111,30 @@ def draw_matched(ax: Axes, result: Mapping[str, Any], chains: Mapping[str, Any])
     return ax
 
 
+def draw_build(ax: Axes, sweeps: Mapping[str, Mapping[str, Any]]) -> Axes:
+    """Milliseconds until the tree is there (expand and prune) over the swept parameter.
+
+    ``sweeps``: results of :func:`bench.sweep` by the name of what they ran with; the first one's
+    lines are dashed.
+    """
+    for place, (name, result) in enumerate(sweeps.items()):
+        dash = {"ls": (0, (4, 2)), "mfc": "white"} if place == 0 else {"ls": "-"}
+        for method, rows in _by_method(result).items():
+            values = [row["value"] for row in rows]
+            draw_line(ax, values, list(map(build_ms, rows)), method_look(method),
+                      f"{method}, {name}", **dash)  # fmt: skip
+    parts.powers_of_two(ax, sorted({row["value"] for r in sweeps.values() for row in r["rows"]}))
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("milliseconds to build the tree")
+    ax.legend(fontsize=8, ncols=2, **parts.ABOVE)
+    return ax
+
+
+def build_ms(row: Mapping[str, Any]) -> float:
+    """Milliseconds of a row of a benchmark or sweep until the tree is there: expand and prune."""
+    return row["stage_ms"]["expand"] + row["stage_ms"]["prune"]
+
+
 def knee(result: Mapping[str, Any], method: str = "dartree") -> int:
     """The largest value of a sweep whose round takes at most KNEE times the first one's."""
     rows = _by_method(result)[method]

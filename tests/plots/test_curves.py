@@ -53,6 +53,19 @@ def test_stage_bars_have_the_stages_lengths_and_looks():
     assert any("tau 7.00" in text for text in texts)
 
 
+def test_building_is_expand_and_prune_by_method_and_head():
+    eager, fused = sweep(), sweep()
+    for i, row in enumerate((*eager["rows"], *fused["rows"])):
+        row["stage_ms"] = {"expand": i + 0.5, "prune": 0.25}
+    fig, ax = plt.subplots()
+    assert plots.draw_build(ax, {"eager": eager, "fused": fused}) is ax
+    lines = {line.get_label(): line for line in ax.lines}
+    assert lines["heap, eager"].get_ydata() == pytest.approx([0.75, 2.75, 4.75])
+    assert lines["dartree, fused"].get_ydata() == pytest.approx([7.75, 9.75, 11.75])
+    assert lines["heap, fused"].get_linestyle() == "-" != lines["heap, eager"].get_linestyle()
+    assert lines["heap, fused"].get_color() != lines["dartree, fused"].get_color()
+
+
 def test_sweeps_are_drawn_by_method_and_the_knee_is_the_last_cheap_value():
     result = sweep()
     fig, ax = plt.subplots()
