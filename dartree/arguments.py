@@ -71,7 +71,7 @@ def stack_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--fuse", action=argparse.BooleanOptionalAction,
-        help="each step of the head as one C function (default: in float32 on a CPU "
+        help="top-K and the head's steps as C functions (default: in float32 on a CPU "
         "where a C compiler is found)",
     )  # fmt: skip
 

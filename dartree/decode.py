@@ -60,7 +60,7 @@ class Generation:
     threads: int
     seed: int
     packed: bool = False  # weights in oneDNN's layout
-    fused: bool = False  # each step of the head as one C function
+    fused: bool = False  # the steps between the models as C functions
     lacks_head: bool = False  # the method would use a head, and the drafter has none
     token_ids: list[int] = field(default_factory=list)
     text: str = ""

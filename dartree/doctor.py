@@ -48,7 +48,7 @@ def _hardware() -> list[str]:
     import torch
 
     from dartree.compiled import why_not
-    from dartree.fused import available
+    from dartree.native import available
     from dartree.packed import reason
     from dartree.training.common import bf16_on_cpu
 
@@ -56,7 +56,7 @@ def _hardware() -> list[str]:
         f"cores          {os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
         f"bf16 on CPU    {'in hardware' if bf16_on_cpu() else 'emulated only'}",
         f"packed weights {reason(torch.empty(0)) or 'in float32 on the CPU'}",
-        f"fused head     {available() or 'in float32 on the CPU'}",
+        f"fused steps    {available() or 'in float32 on the CPU'}",
         f"torch.compile  {why_not() or 'can be used'}",
         f"CUDA           {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}",
     ]

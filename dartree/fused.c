@@ -1,9 +1,9 @@
-/* One step of a correction head over R paths at once: see fused.py, which builds and calls this.
+/* What drafting does between the models: see fused.py, which builds and calls this.
 
-   step() reads R entries of a growth (token, row of the path above, path score), moves the head's
-   state along them and writes their best children as new entries. Rows are walked in order and a
-   later child replaces an earlier one only if it is better, so that equal scores go to the smaller
-   (row, candidate). */
+   marginals() takes the best tokens of each depth. begin() prepares a block for a correction head;
+   step() then reads R entries of a growth (token, row of the path above, path score), moves the
+   head's state along them and writes their best children as new entries. A later value replaces an
+   earlier one only if it is better: equal ones go to the smaller id, or (row, candidate). */
 
 #include <math.h>
 #include <stdint.h>
@@ -28,25 +28,30 @@
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef float four __attribute__((vector_size(16), aligned(4)));
 
-/* Sizes and weights of a head. Domino: `state` is G; Markov: it is 0, and there is no `joint`. */
+/* Sizes and weights of a head. Domino: `state` is G; Markov: it is 0, without `first` and `joint`. */
 typedef struct {
     int64_t state, middle, vocab, prefix; /* G, M, V, depths that stay uncorrected */
-    const float *joint;                   /* W1's state part and the GRU's, [G, M + 3G] in panels */
+    int64_t hidden;                       /* H */
+    const float *first;                   /* W1's part for z, [H, M] in panels */
+    const float *joint;                   /* W1's and the GRU's for the state, [G, M + 3G] in panels */
     const float *inputs;                  /* [V, 3G] GRU inputs of each token; Markov: W1 [V, M] */
     const float *output;                  /* [V, M] */
 } Head;
 
 /* A block and what was grown on it so far. */
 typedef struct {
-    const float *z;            /* [n, M] W1's z part; Markov: none */
+    const float *hidden;       /* [n, H] what the drafter gives; Markov: none */
     const float *base;         /* [n, V] base logits */
-    const int64_t *candidates; /* [D, K] ids; NULL: all V tokens are candidates, and K = V */
+    int64_t depths;            /* D */
     int64_t count;             /* K */
+    float *z;                  /* [D, M] W1's z part, made by begin() */
+    int64_t *candidates;       /* [D, K] ids, made by begin(); NULL: all tokens, and K = V */
     int64_t whole;             /* whether scores are normalised over all V tokens */
     float temperature;
     float *memory;             /* rows of `width` floats: state [G], W1's part [M], GRU's part [3G] */
-    int64_t *tokens, *rows;    /* entries: token id, row of the path above in its level */
-    float *scores;             /*          path score */
+    int64_t *tokens, *rows;    /* entries: token id, row of the path above in its level, */
+    int64_t *parents;          /* number of that path's entry, */
+    float *scores;             /* path score */
     float *logits;             /* [K or V] of the last row, for whoever wants them */
 } Growth;
 
@@ -55,11 +60,11 @@ static int64_t width(const Head *head)
     return head->middle + 4 * head->state;
 }
 
-/* out [rows, columns] = a [rows, inner] b [inner, columns], `stride` floats between rows of a and
-   of out; b as columns / PANEL panels [inner, PANEL]. */
+/* out [rows, columns] = a [rows, inner] b [inner, columns], `step` and `stride` floats between rows
+   of a and of out; b as columns / PANEL panels [inner, PANEL]. */
 static inline __attribute__((always_inline)) void tile(
-    const int rows, const float *a, const float *b, float *out, int64_t stride, int64_t inner,
-    int64_t columns)
+    const int rows, const float *a, int64_t step, const float *b, float *out, int64_t stride,
+    int64_t inner, int64_t columns)
 {
     for (int64_t c = 0; c < columns; c += VECTORS * LANES) {
         const float *panel = b + c / PANEL * PANEL * inner + c % PANEL;
@@ -69,7 +74,7 @@ static inline __attribute__((always_inline)) void tile(
                 right[j] = ((const lanes *)(panel + k * PANEL))[j];
             for (int i = 0; i < rows; i++)
                 for (int j = 0; j < VECTORS; j++)
-                    sums[i][j] += a[i * stride + k] * right[j];
+                    sums[i][j] += a[i * step + k] * right[j];
         }
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < VECTORS; j++)
@@ -78,15 +83,15 @@ static inline __attribute__((always_inline)) void tile(
 }
 
 static void product(
-    const float *a, const float *b, float *out, int64_t stride, int64_t rows, int64_t inner,
-    int64_t columns)
+    const float *a, int64_t step, const float *b, float *out, int64_t stride, int64_t rows,
+    int64_t inner, int64_t columns)
 {
-    for (; rows >= ROWS; rows -= ROWS, a += ROWS * stride, out += ROWS * stride)
-        tile(ROWS, a, b, out, stride, inner, columns);
-    for (; rows >= 2; rows -= 2, a += 2 * stride, out += 2 * stride)
-        tile(2, a, b, out, stride, inner, columns);
-    for (; rows > 0; rows--, a += stride, out += stride)
-        tile(1, a, b, out, stride, inner, columns);
+    for (; rows >= ROWS; rows -= ROWS, a += ROWS * step, out += ROWS * stride)
+        tile(ROWS, a, step, b, out, stride, inner, columns);
+    for (; rows >= 2; rows -= 2, a += 2 * step, out += 2 * stride)
+        tile(2, a, step, b, out, stride, inner, columns);
+    for (; rows > 0; rows--, a += step, out += stride)
+        tile(1, a, step, b, out, stride, inner, columns);
 }
 
 static inline float dot(const float *a, const float *b, int64_t count)
@@ -159,7 +164,7 @@ static void advance(
         }
     }
     if (g)
-        product(to, head->joint, to + g, stride, count, g, m + 3 * g);
+        product(to, stride, head->joint, to + g, stride, count, g, m + 3 * g);
 }
 
 /* Corrected logits over the temperature, [count], of the children of one path. */
@@ -185,40 +190,95 @@ static void correct(
     }
 }
 
-/* log sum e^x over [count]; NaN where one is NaN or +inf, and where all are -inf. Partial sums side
-   by side become vector code, and are more exact than a long one. */
-static float log_sum(const float *logits, int64_t count)
+/* log sum e^(x / temperature) over [count]; NaN where one is NaN or +inf, and where all are -inf.
+   Partial sums side by side become vector code, and are more exact than a long one. */
+static float log_sum(const float *logits, int64_t count, float temperature)
 {
-    float largest = -INFINITY, parts[LANES] = {0}, sum = 0;
+    float largest = -INFINITY, parts[LANES] = {0}, sum = 0, scale = 1.0f / temperature;
     for (int64_t c = 0; c < count; c++)
         largest = logits[c] > largest ? logits[c] : largest;
     int64_t whole = count - count % LANES;
     for (int64_t c = 0; c < whole; c += LANES)
         for (int i = 0; i < LANES; i++)
-            parts[i] += exponential(logits[c + i] - largest);
+            parts[i] += exponential((logits[c + i] - largest) * scale);
     for (int64_t c = whole; c < count; c++)
-        parts[c - whole] += exponential(logits[c] - largest);
+        parts[c - whole] += exponential((logits[c] - largest) * scale);
     for (int i = 0; i < LANES; i++)
         sum += parts[i];
-    return largest + logf(sum);
+    return largest * scale + logf(sum);
 }
 
-/* The `quota` best of paths [total], best first, equal ones in order: scores and places. */
+/* The `quota` best of values [total], best first, equal ones in order: the values and places. */
 static void select_best(
-    const float *paths, int64_t total, int64_t quota, float *scores, int64_t *places)
+    const float *values, int64_t total, int64_t quota, float *best, int64_t *places)
 {
     int64_t kept = 0;
     for (int64_t i = 0; i < total; i++) {
-        if (kept == quota && !(paths[i] > scores[quota - 1]))
-            continue;
+        if (kept == quota) { /* most values are none of the best: look at many together */
+            for (; i + PANEL <= total; i += PANEL) {
+                int better = 0;
+                for (int j = 0; j < PANEL; j++)
+                    better |= values[i + j] > best[quota - 1];
+                if (better)
+                    break;
+            }
+            while (i < total && !(values[i] > best[quota - 1]))
+                i++;
+            if (i == total)
+                return;
+        }
         int64_t at = kept < quota ? kept++ : quota - 1;
-        for (; at > 0 && scores[at - 1] < paths[i]; at--) {
-            scores[at] = scores[at - 1];
+        for (; at > 0 && best[at - 1] < values[i]; at--) {
+            best[at] = best[at - 1];
             places[at] = places[at - 1];
         }
-        scores[at] = paths[i];
+        best[at] = values[i];
         places[at] = i;
     }
+}
+
+/* The ids [rows, count] of the best of logits [rows, vocab], and their log-softmax over the
+   vocabulary at a temperature. Returns 0; 1 where a row holds NaN or +inf, or -inf alone. */
+int marginals(
+    const float *logits, int64_t rows, int64_t vocab, int64_t count, float temperature,
+    int64_t *ids, float *log_probs)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = logits + r * vocab;
+        float *best = log_probs + r * count, all = log_sum(row, vocab, temperature);
+        if (isnan(all))
+            return 1;
+        select_best(row, vocab, count, best, ids + r * count);
+        for (int64_t c = 0; c < count; c++) {
+            float score = best[c] / temperature - all;
+            best[c] = score > 0 ? 0 : score;
+        }
+    }
+    return 0;
+}
+
+/* Candidates of all depths and W1's z part. Returns as step() does. */
+int begin(const Head *head, const Growth *growth)
+{
+    int64_t depths = growth->depths, count = growth->count, vocab = head->vocab;
+    if (head->state)
+        product(growth->hidden, head->hidden, head->first, growth->z, head->middle, depths,
+                head->hidden, head->middle);
+    if (!growth->candidates)
+        return 0;
+    float *best = malloc(4 * count);
+    if (!best)
+        return 2;
+    int failed = 0;
+    for (int64_t r = 0; r < depths && !failed; r++) {
+        const float *row = growth->base + r * vocab;
+        for (int64_t v = 0; v < vocab; v++)
+            failed |= !(row[v] < INFINITY);
+        if (!failed)
+            select_best(row, vocab, count, best, growth->candidates + r * count);
+    }
+    free(best);
+    return failed;
 }
 
 /* Children at `depth` (from 1) of entries first..first + rows: the `quota` best, at most rows * K,
@@ -244,12 +304,12 @@ int step(
         float *path = paths + r * count, *state = states + r * stride, all;
         if (growth->whole) {
             correct(head, growth, depth, state, NULL, head->vocab, middle, growth->logits);
-            all = log_sum(growth->logits, head->vocab);
+            all = log_sum(growth->logits, head->vocab, 1);
             for (int64_t c = 0; c < count; c++)
                 path[c] = growth->logits[ids ? ids[c] : c];
         } else {
             correct(head, growth, depth, state, ids, count, middle, path);
-            all = log_sum(path, count);
+            all = log_sum(path, count, 1);
         }
         failed = isnan(all);
         float above = growth->scores[first + r];
@@ -266,6 +326,7 @@ int step(
         int64_t c = places[i] % count;
         tokens[i] = ids ? ids[c] : c;
         places[i] /= count;
+        growth->parents[next + i] = first + places[i];
     }
     free(paths);
     return failed;

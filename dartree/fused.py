@@ -1,108 +1,214 @@
-"""A head's step as one C function: state, logits, log-softmax and the best children of all rows.
+"""The steps between the models as C functions: the best tokens of a depth, a step of a head.
 
 The same numbers as :mod:`dartree.heads` gives, up to rounding, at a fraction of the time: a head
-is so small that on a CPU most of a step is the dispatch of its dozen operations. The function lies
-in ``fused.c``; it is built once per process by the C compiler that is found, in about half a
-second, for the processor at hand. Depth-wise growth, the heap and the chains all use it.
+is so small that on a CPU most of a step is the dispatch of its dozen operations. All methods use
+them: chains, best-first and depth-wise trees. :mod:`dartree.native` builds the functions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
+import operator
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from dartree.checks import first_line
 from dartree.drafter import Block
-from dartree.heads import DominoHead, Head, MarkovHead
+from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
+from dartree.native import GrowthStruct, HeadStruct, available, library
 from dartree.pruning import Children
 from dartree.settings import TreeSettings
 
-SOURCE = Path(__file__).with_suffix(".c")
-COMPILERS = ("cc", "gcc", "clang")
-# No -ffast-math: NaN and infinity must stay what they are.
-FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 PANEL = 64  # that of fused.c
 
 
-class _Head(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("state", "middle", "vocab", "prefix")] + [
-        (name, ctypes.c_void_p) for name in ("joint", "inputs", "output")
-    ]
+def reason(head: Head, like: torch.Tensor) -> str | None:
+    """Why ``head`` cannot be fused, in one sentence; None where it can.
 
-
-class _Growth(ctypes.Structure):
-    _fields_ = [
-        ("z", ctypes.c_void_p), ("base", ctypes.c_void_p), ("candidates", ctypes.c_void_p),
-        ("count", ctypes.c_int64), ("whole", ctypes.c_int64), ("temperature", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("memory", "tokens", "rows", "scores", "logits")),
-    ]  # fmt: skip
-
-
-class BuildError(RuntimeError):
-    """The C function could not be built; the message says why."""
-
-
-@functools.lru_cache(maxsize=1)
-def library() -> tuple[Any, float]:
-    """The C function ``step`` and the seconds its build took; raises BuildError.
-
-    It is built anew by every process: a file that is kept would have to be trusted, and to fit
-    the processor of whoever finds it.
+    ``like``: a weight of the drafter, for the dtype and device of a head that has none.
     """
-    named = os.environ.get("CC")
-    compiler = shlex.split(named) if named else [next(filter(shutil.which, COMPILERS), "")]
-    if not compiler[0]:
-        raise BuildError("no C compiler was found (cc, gcc or clang; CC names another).")
-    start = time.perf_counter()
-    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    with contextlib.ExitStack() as kept:
-        # Windows locks a library that is loaded; nobody else does.
-        folder = Path(kept.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        out = folder / "fused.so"
-        command = [*compiler, *FLAGS, native, str(SOURCE), "-o", str(out), "-lm"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-            if done.returncode:  # some compilers do not know the processor
-                command.remove(native)
-                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-            if done.returncode:
-                raise BuildError(f"{compiler[0]} failed: {first_line(RuntimeError(done.stderr))}")
-            step = ctypes.CDLL(str(out)).step
-        except (OSError, subprocess.SubprocessError) as error:
-            raise BuildError(f"{compiler[0]} cannot be used: {first_line(error)}") from None
-    step.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 7
-    step.restype = ctypes.c_int
-    return step, time.perf_counter() - start
-
-
-def reason(head: Head) -> str | None:
-    """Why the steps of ``head`` cannot be fused, in one sentence; None where they can."""
+    weight = like
     if isinstance(head, DominoHead):
         weight = head.embed_proj[2].weight
         if not head.has_table():
             return "a fused head needs the table of its GRU's inputs, which is too large here."
     elif isinstance(head, MarkovHead) and head.kind == "vanilla":
         weight = head.markov_head.markov_w2.weight
-    else:
-        return f"only Domino's and DSpark's vanilla heads can be fused, got {_kind(head)}."
+    elif not isinstance(head, NoCorrection):
+        kind = f"{head.kind} Markov" if isinstance(head, MarkovHead) else head.name
+        return f"only Domino's and DSpark's vanilla heads can be fused, got {kind}."
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return f"fusing is for float32 on cpu, got {weight.dtype} on {weight.device}."
     return available()
+
+
+def fuse_head(head: Head, like: torch.Tensor, asked: bool = False) -> Head:
+    """``head`` with fused steps where it can have them; ``asked``: ValueError where it cannot."""
+    why = reason(head, like)
+    if why and asked:
+        raise ValueError(f"fuse cannot be had: {why}")
+    return head if why else FusedHead(head)
+
+
+def plain_head(head: Head) -> Head:
+    """The head that a fused one was made of; any other as it is."""
+    return head.plain if isinstance(head, FusedHead) else head
+
+
+class FusedHead:
+    """A head with faster forms of what the package makes of its three functions.
+
+    ``expansion`` does what :func:`dartree.supertree.grow_supertree` does, ``children_of``,
+    ``chain`` and ``marginals`` are for the functions of ``proposers.py``; each gives None, or
+    raises FloatingPointError, where logits are not finite: what that means is said by the plain
+    head, to which everything else belongs. For inference. A weight that was changed in place is
+    seen; for another Parameter in its place call ``attach`` again, or fuse again.
+    """
+
+    def __init__(self, head: Head | Any) -> None:
+        self.plain = head
+        self._library, self.seconds = library()
+        self._struct: HeadStruct | Any = None
+        self._tables: tuple[torch.Tensor | Any, ...] = ()
+        self._weights: list[torch.Tensor] = []
+        self._made_of: list[tuple[int, int]] = []
+        self._local = threading.local()  # what is reused from round to round, by thread
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "plain":  # not there yet, in a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+    def __reduce__(self) -> tuple:
+        return FusedHead, (self.plain,)
+
+    def expansion(
+        self, block: Block, quotas: Sequence[int], settings: TreeSettings
+    ) -> tuple[np.ndarray, ...] | None:
+        """Candidates [D, K], and tokens, parents, depths and scores [N] of a supertree."""
+        key = ("grow", settings.candidates, *quotas)
+        if (made := self._steps(key, block, settings, quotas)) is None:
+            return None
+        first, rows, source, most = 0, 1, 0, max(made.sizes)
+        for depth, size in enumerate(made.sizes, start=1):
+            to = 1 + (depth % 2) * most  # states of two levels at a time
+            if not made.step(depth, first, rows, source, to, first + rows, size):
+                return None
+            first, rows, source = first + rows, size, to
+        tokens, parents, scores = (x[1:].copy() for x in (made.tokens, made.parents, made.scores))
+        return made.candidates.copy(), tokens, parents, made.depths.copy(), scores
+
+    def children_of(
+        self, block: Block, settings: TreeSettings
+    ) -> tuple[np.ndarray, Callable[[int, int, Any], tuple[Children, Any]]] | None:
+        """Candidates [D, K], and the function of one node, which raises FloatingPointError.
+
+        The next block of this thread takes the function's memory over.
+        """
+        key = ("heap", settings.candidates, settings.depth, settings.budget)
+        if (made := self._steps(key, block, settings)) is None:
+            return None
+        most, calls = len(made.tokens) - 1, 0
+
+        def children(depth: int, token: int, above: int | None) -> tuple[Children, int]:
+            nonlocal calls
+            calls += 1
+            made.tokens[0] = block.anchor if above is None else token
+            if not made.step(depth + 1, 0, 1, above or 0, calls, 1, most):
+                raise FloatingPointError
+            return (made.tokens[1:].tolist(), made.scores[1:].tolist()), calls
+
+        return made.candidates.copy(), children
+
+    def chain(self, block: Block, depth: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """As :func:`dartree.proposers.greedy_chain`."""
+        if (made := self._steps(("chain", depth), block, TreeSettings(depth=depth))) is None:
+            return None
+        logits = torch.empty(depth, block.base_logits.shape[1])  # [D, V]
+        for level in range(depth):
+            made.growth.logits = logits[level].data_ptr()
+            if not made.step(level + 1, level, 1, level, level + 1, level + 1, 1):
+                return None
+        return torch.from_numpy(made.tokens[1:].copy()), logits
+
+    def marginals(
+        self, logits: torch.Tensor, count: int, temperature: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Best ids of each row of ``logits`` [D, V], and their log-softmax over V: both [D, K]."""
+        logits = _readable(logits)
+        depth, vocabulary = logits.shape
+        ids, log_probs = np.empty((depth, count), np.int64), np.empty((depth, count), np.float32)
+        failed = self._library.marginals(
+            logits.data_ptr(), depth, vocabulary, count, temperature, _at(ids), _at(log_probs)
+        )
+        return None if failed else (ids, log_probs)
+
+    def kept(self) -> list[Any]:
+        """Tensors that stay from round to round, beside the plain head's."""
+        made = vars(self._local).values()
+        return [getattr(self._struct, "kept", []), [steps.tensors for _, steps in made]]
+
+    def _steps(
+        self, key: tuple, block: Block, settings: TreeSettings, quotas: Sequence[int] = ()
+    ) -> _Steps | None:
+        """What was made for the last block with the same ``key``, begun anew for this one."""
+        struct, kind = self.struct(), key[0]
+        shape = (block.hidden.shape[1] if struct.state else 0, block.base_logits.shape[1])
+        if shape != (struct.hidden, struct.vocab):
+            return None
+        last, made = getattr(self._local, kind, (None, None))
+        if made is None or last != (key, id(struct)):
+            made = _Steps(self._library, struct, key, settings, quotas)
+            setattr(self._local, kind, ((key, id(struct)), made))
+        return made if made.begin(block, settings) else None
+
+    def struct(self) -> HeadStruct:
+        """The head as C sees it; made again where the plain head got other weights."""
+        head = self.plain
+        tables = head.tables() if isinstance(head, DominoHead) else ()
+        same = len(tables) == len(self._tables) and all(map(operator.is_, tables, self._tables))
+        if not same or self._struct is None or self._made_of != _versions(self._weights):
+            self._tables, self._struct = tables, self._make(*tables)
+        return self._struct
+
+    def _make(self, *tables: torch.Tensor) -> HeadStruct:
+        head, sizes, weights = self.plain, (0, 0, 0, 0, 0), tables
+        made: list[torch.Tensor | None] = [None] * 4
+        if isinstance(head, DominoHead):
+            joint, inputs = tables
+            middle, _, state = head.sizes
+            weights = first, output = head.embed_proj[0].weight, head.embed_proj[2].weight
+            z = _padded(first[:, : head.hidden_size], middle, dim=0)
+            both = _padded(_padded(joint, middle, *(state,) * 3, dim=0), state)
+            inputs = _padded(inputs, *(state,) * 3)
+            made = [_panels(z), _panels(both), inputs, _padded(output, middle)]
+            sizes = (_whole(state), _whole(middle), len(output), head.prefix, head.hidden_size)
+        elif isinstance(head, MarkovHead):
+            markov = head.markov_head
+            weights = inputs, output = markov.markov_w1.weight, markov.markov_w2.weight
+            made[2:] = [_padded(weight, head.rank) for weight in weights]
+            sizes = (0, _whole(head.rank), len(output), 0, 0)
+        struct: Any = HeadStruct(*sizes, *(None if t is None else t.data_ptr() for t in made))
+        # Held as long as anything points there, and so that no other tensor comes to lie there.
+        struct.kept = [t for t in made if t is not None]
+        struct.held = [t.detach() for t in weights]
+        self._weights = [t for t in weights if not t.is_inference()]
+        self._made_of = _versions(self._weights)
+        return struct
+
+
+def _versions(weights: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """What changes where a weight is moved or written to."""
+    return [(weight.data_ptr(), weight._version) for weight in weights]
+
+
+def _whole(size: int) -> int:
+    """``size`` in whole panels."""
+    return -(-size // PANEL) * PANEL
 
 
 def _padded(weight: torch.Tensor, *parts: int, dim: int = -1) -> torch.Tensor:
@@ -125,184 +231,74 @@ def _panels(weight: torch.Tensor) -> torch.Tensor:
     return weight.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
 
 
-def _kind(head: Head) -> str:
-    return f"{head.kind} Markov" if isinstance(head, MarkovHead) else head.name
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as C reads it: fp32, one row behind the other."""
+    right = tensor.dtype is torch.float32 and tensor.is_contiguous()
+    return tensor if right else tensor.float().contiguous()
 
 
-def fuse_head(head: Head, asked: bool = False) -> Head:
-    """``head`` with fused steps where it can have them; ``asked``: ValueError where it cannot."""
-    why = reason(head)
-    if why and asked:
-        raise ValueError(f"fuse cannot be had: {why}")
-    return head if why else FusedHead(head)
-
-
-def plain_head(head: Head) -> Head:
-    """The head that a fused one was made of; any other as it is."""
-    return head.plain if isinstance(head, FusedHead) else head
-
-
-def available() -> str | None:
-    """Why no head can be fused on this machine, in one sentence; None where one can."""
-    try:
-        library()
-    except BuildError as error:
-        return f"a fused head must be built, but {error}"
-    return None
-
-
-class FusedHead:
-    """A head with faster forms of what the package makes of its three functions.
-
-    ``grow`` is :func:`dartree.supertree.grow_levels`, ``children_of`` and ``chain`` are those of
-    ``proposers.py``. Everything else is the plain head's own. For inference.
-    """
-
-    def __init__(self, head: DominoHead | MarkovHead | Any) -> None:
-        self.plain = head
-        self._step, self.seconds = library()
-        self._struct: _Head | Any = None
-        self._made_of: tuple[tuple[int, int], ...] = ()
-        self._kept: tuple[torch.Tensor, ...] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "plain":  # not there yet, in a copy that is being made
-            raise AttributeError(name)
-        return getattr(self.plain, name)
-
-    def __reduce__(self) -> tuple:
-        return FusedHead, (self.plain,)
-
-    def grow(
-        self, block: Block, candidates: torch.Tensor, quotas: list[int], settings: TreeSettings
-    ) -> tuple[torch.Tensor, ...]:
-        """As :func:`dartree.supertree.grow_levels`, ties settled: the last result shows none.
-
-        Where logits are not finite all scores are NaN.
-        """
-        sizes = settings.level_sizes(quotas)
-        made = _Steps(self, block, candidates, settings, sum(sizes), 1 + 2 * max(sizes))
-        first, rows, source, best = 0, 1, 0, torch.zeros(1)
-        for depth, size in enumerate(sizes, start=1):
-            to = 1 + (depth % 2) * max(sizes)  # states of two levels at a time
-            if not made.step(depth, first, rows, source, to, first + rows, size):
-                made.scores[:] = np.nan
-                break
-            first, rows, source = first + rows, size, to
-        return *(torch.from_numpy(x[1:]) for x in (made.tokens, made.rows, made.scores)), best
-
-    def children_of(
-        self, block: Block, candidates: torch.Tensor, settings: TreeSettings
-    ) -> Callable[[int, int, Any], tuple[Children, Any]]:
-        """As :func:`dartree.proposers.children_of`; FloatingPointError for logits not finite."""
-        count = min(candidates.shape[1], settings.budget)  # no tree asks for more of a node
-        made = _Steps(self, block, candidates, settings, count, 1 + settings.budget)
-        calls = 0
-
-        def children(depth: int, token: int, above: int | None) -> tuple[Children, int]:
-            nonlocal calls
-            calls += 1
-            made.tokens[0] = block.anchor if above is None else token
-            if not made.step(depth + 1, 0, 1, above or 0, calls, 1, count):
-                raise FloatingPointError
-            return (made.tokens[1:].tolist(), made.scores[1:].tolist()), calls
-
-        return children
-
-    def chain(self, block: Block, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :func:`dartree.proposers.greedy_chain`."""
-        logits = torch.empty(depth, block.base_logits.shape[1])  # [D, V]
-        made = _Steps(self, block, None, TreeSettings(), depth, depth + 1)
-        for level in range(depth):
-            made.into(logits[level])
-            made.step(level + 1, level, 1, level, level + 1, level + 1, 1)
-        return torch.from_numpy(made.tokens[1:]), logits
-
-    def struct(self) -> _Head:
-        """The head as C sees it; made again where the plain head got other weights."""
-        made_of = self._weights()
-        found = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in made_of)
-        if found != self._made_of:
-            self._made_of = found
-            self._struct = self._make(*made_of)
-            # While these are held no other tensor can come to lie where they do.
-            self._struct.held = [tensor.detach() for tensor in made_of]
-        return self._struct
-
-    def _weights(self) -> tuple[torch.Tensor | Any, ...]:
-        head = self.plain
-        if isinstance(head, DominoHead):
-            return (*head.tables(), head.embed_proj[2].weight)
-        return head.markov_head.markov_w1.weight, head.markov_head.markov_w2.weight
-
-    def _make(self, *weights: torch.Tensor) -> _Head:
-        head, prefix, (*joint, inputs, output) = self.plain, 0, weights
-        made: tuple[torch.Tensor, ...]
-        if isinstance(head, DominoHead):
-            middle, _, state = head.sizes
-            prefix, gates = head.prefix, (state,) * 3
-            wide = _padded(_padded(joint[0], middle, *gates, dim=0), state)
-            made = (_panels(wide), _padded(inputs, *gates), _padded(output, middle))
-            pointers = [tensor.data_ptr() for tensor in made]
-        else:
-            state, middle = 0, head.rank
-            made = (_padded(inputs, middle), _padded(output, middle))
-            pointers = [0, *(tensor.data_ptr() for tensor in made)]
-        sizes = (-(-size // PANEL) * PANEL for size in (state, middle))
-        struct = _Head(*sizes, len(output), prefix, *pointers)
-        struct.kept = self._kept = made  # as long as anything points to them
-        return struct
-
-    def z_part(self, block: Block) -> torch.Tensor | None:
-        """What W1 makes of the hidden states [n, M]; None for a head that does not read them."""
-        if isinstance(self.plain, MarkovHead):
-            return None
-        first = self.plain.embed_proj[0].weight
-        z = F.linear(block.hidden.to(first.dtype), first[:, : block.hidden.shape[1]])
-        return _padded(z, z.shape[1])
+def _at(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 class _Steps:
-    """What is grown on one block: its entries (number 0 is the anchor's) and states.
+    """Memory of a growth: its entries (number 0 is the anchor's) and the states above them.
 
-    ``candidates`` [D, K], or None for all tokens; ``entries`` beside the anchor's; ``states``:
-    how many rows of states are kept, row 0 being that above the anchor.
+    ``key``: "grow" for ``quotas``, "heap" for one node at a time, "chain" for one node a depth.
+    Made once and used for many blocks: every operation costs several times as much in a round,
+    where the models have emptied the processor's caches, as it does by itself.
     """
 
     def __init__(
-        self, head: FusedHead, block: Block, candidates: torch.Tensor | None,
-        settings: TreeSettings, entries: int, states: int,
-    ) -> None:  # fmt: skip
-        self._head = struct = head.struct()
-        self.tokens, self.rows = (np.zeros(1 + entries, dtype=np.int64) for _ in range(2))
+        self,
+        library: Any,
+        struct: HeadStruct,
+        key: tuple,
+        settings: TreeSettings,
+        quotas: Sequence[int],
+    ) -> None:
+        self._chain, count, depth = key[0] == "chain", settings.candidates, settings.depth or 0
+        if key[0] == "grow":
+            depth, self.sizes = len(quotas), settings.level_sizes(quotas)
+            entries, states = sum(self.sizes), 2 * max(self.sizes)
+            self.depths = np.arange(1, depth + 1).repeat(self.sizes)
+        elif key[0] == "heap":
+            entries = min(count, settings.budget)  # no tree asks for more of a node
+            states = settings.budget
+        else:
+            count, entries, states = struct.vocab, depth, depth
+        self.tokens, self.rows, self.parents = np.zeros((3, 1 + entries), dtype=np.int64)
         self.scores = np.zeros(1 + entries, dtype=np.float32)
-        self.tokens[0] = block.anchor
-        base, z = block.base_logits.float().contiguous(), head.z_part(block)
-        self._memory = torch.empty(states, struct.middle + 4 * struct.state)
-        self._memory[0] = 0
-        full = candidates is None or settings.normalise == "vocabulary"
-        self._logits = torch.empty(struct.vocab if full else 0)
-        self._inputs = base, z, None if candidates is None else candidates.contiguous()
-        _, _, candidates = self._inputs
-        self._growth = _Growth(
-            None if z is None else z.data_ptr(), base.data_ptr(),
-            None if candidates is None else candidates.data_ptr(),
-            struct.vocab if candidates is None else candidates.shape[1],
-            full, settings.score_temperature, self._memory.data_ptr(),
-            *(x.ctypes.data for x in (self.tokens, self.rows, self.scores)),
-            self._logits.data_ptr(),
+        self.candidates = np.zeros((depth, 0 if self._chain else count), dtype=np.int64)
+        memory = torch.zeros(1 + states, struct.middle + 4 * struct.state)
+        z, logits = torch.zeros(depth, struct.middle), torch.zeros(struct.vocab)
+        self.growth = GrowthStruct(
+            None, None, depth, count, z.data_ptr(), None if self._chain else _at(self.candidates),
+            self._chain, 1.0, memory.data_ptr(), _at(self.tokens), _at(self.rows),
+            _at(self.parents), _at(self.scores), logits.data_ptr(),
         )  # fmt: skip
-        self._call = functools.partial(
-            head._step, ctypes.addressof(struct), ctypes.addressof(self._growth)
-        )
+        self.tensors, self._struct = (memory, z, logits), struct
+        self._inputs: tuple[torch.Tensor, ...] = ()
+        both = ctypes.addressof(struct), ctypes.addressof(self.growth)
+        self._begin = functools.partial(library.begin, *both)
+        self._step = functools.partial(library.step, *both)
+
+    def begin(self, block: Block, settings: TreeSettings) -> bool:
+        """Candidates and all that depends on the depth alone; False for logits not finite."""
+        growth = self.growth
+        self._inputs = hidden, base = _readable(block.hidden), _readable(block.base_logits)
+        growth.hidden, growth.base = hidden.data_ptr(), base.data_ptr()
+        if not self._chain:
+            growth.temperature = settings.score_temperature
+            growth.whole = settings.normalise == "vocabulary"
+        self.tokens[0] = block.anchor
+        return self._done(self._begin())
 
     def step(self, *numbers: int) -> bool:
         """``step`` of fused.c from ``depth`` on; False for logits that are not finite."""
-        failed = self._call(*numbers)
-        if failed == 2:
-            raise MemoryError("no memory for a step of the fused head.")
-        return not failed
+        return self._done(self._step(*numbers))
 
-    def into(self, logits: torch.Tensor) -> None:
-        """Let the logits [V] of the next step be written there."""
-        self._growth.logits = logits.data_ptr()
+    def _done(self, failed: int) -> bool:
+        if failed == 2:
+            raise MemoryError("no memory for a fused step.")
+        return not failed

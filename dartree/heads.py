@@ -52,8 +52,7 @@ class HeadState:
 class Head(Protocol):
     """What the rest of the package knows about a correction head.
 
-    A head may also bring faster forms of what is made of these three functions, under the names
-    ``grow``, ``children_of`` and ``chain``: see :class:`dartree.fused.FusedHead`.
+    A fused head (:class:`dartree.fused.FusedHead`) brings faster forms of what is made of these.
     """
 
     name: str  # shown to readers; that of NoCorrection means that nothing is corrected

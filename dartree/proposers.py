@@ -6,7 +6,6 @@ To add one, write a function ``(block, head, settings, clock) -> Proposal`` and 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,18 +67,33 @@ def possible(proposal: Proposal) -> Proposal:
 def propose_dflash(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """The argmax of every marginal, one chain (DFlash)."""
     with clock.stage("expand"):
-        depth = block.limits(settings).depth
-        logps = torch.log_softmax(block.base_logits[:depth].float(), dim=-1)  # [D, V]
-        best, ids = logps.max(dim=-1)
-        tree = DraftTree.chain(ids.cpu().numpy(), best.cumsum(0).cpu().numpy())
+        logits = block.base_logits[: block.limits(settings).depth]
+        if found := best_marginals(head, logits, 1):
+            ids, logps = found
+            tree = DraftTree.chain(ids[:, 0], logps[:, 0].cumsum())
+        else:
+            best, best_ids = torch.log_softmax(logits.float(), dim=-1).max(dim=-1)  # [D]
+            tree = DraftTree.chain(best_ids.cpu().numpy(), best.cumsum(0).cpu().numpy())
     return Proposal(tree)
+
+
+def best_marginals(
+    head: Head | None, logits: torch.Tensor, count: int, temperature: float = 1.0
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """What a fused head makes of ``logits`` [D, V]: the best ids [D, K] and their log-softmax over
+    V; None from other heads, and for logits that are not finite.
+    """
+    fused = getattr(head, "marginals", None)
+    return fused and fused(logits, count, temperature)
 
 
 @torch.no_grad()
 def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Self-fed corrected chain (Domino): ids [D] and the corrected logits [D, V] along it."""
-    if chain := getattr(head, "chain", None):  # a fused head brings its own
-        return chain(block, depth)
+    fused = getattr(head, "chain", None)  # of a fused head
+    if fused and (found := fused(block, depth)):
+        return found
+    head = getattr(head, "plain", head)
     state = head.start(block, None)
     ids, rows = [], []
     for level in range(1, depth + 1):
@@ -108,30 +122,40 @@ def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Cloc
 
 @torch.no_grad()
 def best_first_on_rows(
-    logits: torch.Tensor, settings: TreeSettings, what: str = "base_logits of the block"
+    logits: torch.Tensor,
+    settings: TreeSettings,
+    what: str = "base_logits of the block",
+    head: Head | None = None,
 ) -> tuple[DraftTree, np.ndarray]:
     """DDTree's builder on logits [D, V] that every path of a depth shares; penalty 0.
 
-    Raises ValueError for NaN or +inf in ``logits``, which messages call ``what``.
+    ``head``: a fused one brings a faster top-K. Raises ValueError for NaN or +inf in ``logits``,
+    which messages call ``what``.
     """
     budget = settings.budget
-    candidates = top_candidates(logits, min(budget, logits.shape[1]))  # [D, min(B, V)]
-    logps = conditional_log_probs(logits, settings).gather(1, candidates)
-    ids, values = candidates.tolist(), logps.tolist()
-    if any(math.isnan(row[0]) for row in values):
-        values = careful_log_probs(logits, settings, what).gather(1, candidates).tolist()
+    count = min(budget, logits.shape[1])
+    if found := best_marginals(head, logits, count, settings.score_temperature):
+        candidates, logps = found
+        ids, values = candidates.tolist(), logps.tolist()
+    else:
+        best = top_candidates(logits, count)  # [D, min(B, V)]
+        candidates, ids = best.cpu().numpy(), best.tolist()
+        values = conditional_log_probs(logits, settings).gather(1, best).tolist()
+        if any(math.isnan(row[0]) for row in values):
+            values = careful_log_probs(logits, settings, what).gather(1, best).tolist()
 
     def children(depth: int, token: int, parent_state: None) -> tuple[Children | None, None]:
         return ((ids[depth], values[depth]) if depth < len(ids) else None), None
 
-    return grow_best_first(children, budget, 0.0), candidates.cpu().numpy()
+    return grow_best_first(children, budget, 0.0), candidates
 
 
 def propose_ddtree(block: Block, head: Head, settings: TreeSettings, clock: Clock) -> Proposal:
     """Best-first tree on the marginals (DDTree, arXiv 2604.12989), vocabulary-normalised."""
     with clock.stage("expand"):
         depth = block.limits(settings).depth
-        tree, candidates = best_first_on_rows(block.base_logits[:depth].float(), settings)
+        logits = block.base_logits[:depth].float()
+        tree, candidates = best_first_on_rows(logits, settings, head=head)
     return Proposal(tree, candidates=candidates)
 
 
@@ -142,7 +166,7 @@ def propose_domino_ddtree(
     with clock.stage("expand"):
         depth = block.limits(settings).depth
         _, logits = greedy_chain(block, head, depth)
-        tree, candidates = best_first_on_rows(logits, settings, logits_of(head))
+        tree, candidates = best_first_on_rows(logits, settings, logits_of(head), head)
     return Proposal(tree, head_calls=depth, candidates=candidates)
 
 
@@ -151,15 +175,15 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
     """Best-first with one head call per expanded node: what depth-wise expansion replaces."""
     with clock.stage("expand"):
         limits = block.limits(settings)
-        candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
-        # A fused head brings its own.
-        made = getattr(head, "children_of", None) or functools.partial(children_of, head)
+        fused = getattr(head, "children_of", None)  # of a fused head
+        found = fused and fused(block, limits)
         try:
-            tree, calls = grow_by_heap(made(block, candidates, limits), limits)
+            candidates, children = found or children_of(head, block, limits)
+            tree, calls = grow_by_heap(children, limits)
         except FloatingPointError:  # what is refused and what is empty is said by the eager form
-            eager = getattr(head, "plain", head)
-            tree, calls = grow_by_heap(children_of(eager, block, candidates, limits), limits)
-    return Proposal(tree, head_calls=calls, candidates=candidates.cpu().numpy())
+            candidates, children = children_of(head, block, limits)
+            tree, calls = grow_by_heap(children, limits)
+    return Proposal(tree, head_calls=calls, candidates=candidates)
 
 
 # (depth of a node, its token, state of its parent) to its children, best first, and its own state.
@@ -180,10 +204,10 @@ def grow_by_heap(children: NodeExpander, limits: TreeSettings) -> tuple[DraftTre
     return grow_best_first(counted, limits.budget, limits.depth_penalty), calls
 
 
-def children_of(
-    head: Head, block: Block, candidates: torch.Tensor, limits: TreeSettings
-) -> NodeExpander:
-    """Children of one node at a time among ``candidates`` [D, K]: one head call over one row."""
+def children_of(head: Head, block: Block, limits: TreeSettings) -> tuple[np.ndarray, NodeExpander]:
+    """Candidates [D, K], and the function of one node: one head call over one row."""
+    head = getattr(head, "plain", head)
+    candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
     full = limits.normalise == "vocabulary"
     wide = block.base_logits.shape[1] if full else candidates.shape[1]
     root = head.start(block, None if full else candidates_for_block(candidates, block))
@@ -201,7 +225,7 @@ def children_of(
             return None, None
         return (candidates[depth][order].tolist(), best), state
 
-    return children
+    return candidates.cpu().numpy(), children
 
 
 def propose_dartree_fixed(

@@ -257,7 +257,7 @@ def _memory_line(found: Mapping[str, int]) -> str:
 
 def run_on(entry: Mapping[str, Any], threads: bool = True) -> str:
     """What a method's numbers were made on: stack, dtype, device, layout of weights, threads."""
-    layout = ", packed weights" * entry["packed"] + ", fused head" * entry["fused"]
+    layout = ", packed weights" * entry["packed"] + ", fused steps" * entry["fused"]
     where = f"stack {entry['stack']}, {entry['dtype']} on {entry['device']}{layout}"
     return f"{where}, {counted(entry['threads'], 'thread')}" if threads else where
 

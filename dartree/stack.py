@@ -98,7 +98,7 @@ class Stack:
 
     @property
     def fused(self) -> bool:
-        """Whether each step of the head is one C function, see fused.py."""
+        """Whether the steps between the models are C functions, see fused.py."""
         return isinstance(self.main.head, FusedHead)
 
     @property
@@ -135,7 +135,8 @@ class Stack:
         if headless:
             return main
         label = f"{main.label}, its marginals without the head"
-        return replace(main, head=NoCorrection(), label=label)
+        head = fuse_head(NoCorrection(), main.target.embedding) if self.fused else NoCorrection()
+        return replace(main, head=head, label=label)
 
     def chosen_settings(self, given: TreeSettings | None) -> TreeSettings:
         """``given`` or, for None, the stack's own; ValueError for what are no TreeSettings."""
@@ -184,7 +185,7 @@ def load_stack(
     over devices as transformers does ("auto", or a dict; needs accelerate); the drafter goes
     where the target's lm_head lies. ``pack``: whether weights are laid out for oneDNN
     (:mod:`dartree.packed`); None: in fp32 on a CPU without a ``device_map``, up to 1 GiB of them.
-    ``fuse``: whether each step of the head is one C function, built for this processor
+    ``fuse``: whether top-K and the steps of the head are C functions, built for this processor
     (:mod:`dartree.fused`); None: where that can be. Raises ValueError for unknown names and for
     packing and fusing that cannot work, CheckpointError for anything wrong with the files.
     """
@@ -273,7 +274,9 @@ def _assemble(name: str, sources: dict[str, Source], labels: dict[str, str], pla
         models = [model, *(pair.drafter for pair in pairs.values())]
         stack.packed = pack_linear_layers(models, asked=bool(pack))
     if fuse is not False:
-        stack.main.head = fuse_head(stack.main.head, asked=bool(fuse))
+        like = model.lm_head.weight
+        for pair in pairs.values():
+            pair.head = fuse_head(pair.head, like, asked=bool(fuse))
     return stack
 
 
@@ -298,7 +301,7 @@ def pair_with_model(model: Any, source: Source) -> Pairing:
         raise CheckpointError(f"the loaded model must be a Qwen3 model, got model_type {kind!r}.")
     weight = model.lm_head.weight
     pairing = _pair(model, None, source, weight.dtype, weight.device, Path(source.name).name)
-    return replace(pairing, head=fuse_head(pairing.head))
+    return replace(pairing, head=fuse_head(pairing.head, weight))
 
 
 def _pair(model, target: Source | None, source: Source, dtype, device, label) -> Pairing:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from dartree.clock import STAGES, Clock
 from dartree.compiled import compiled_parts
 from dartree.decode import Decoding
-from dartree.fused import plain_head
+from dartree.fused import FusedHead, plain_head
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
 
@@ -119,7 +119,10 @@ def stage_memory(
         "target": list(pairing.target.model.parameters()),
         "drafter": list(pairing.drafter.parameters()) if pairing.drafter else [],
         "head": list(pairing.head.parameters()) if hasattr(pairing.head, "parameters") else [],
-        "head_tables": [vars(plain_head(pairing.head)), vars(pairing.head)],
+        "head_tables": [
+            vars(plain_head(pairing.head)),
+            pairing.head.kept() if isinstance(pairing.head, FusedHead) else [],
+        ],
         "kv_cache": vars(decoding._cache),
         "drafter_cache": vars(decoding._context) if pairing.drafter else [],
     }

@@ -84,16 +84,25 @@ def grow_supertree(
     """
     limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
+    fused = getattr(head, "expansion", None)  # of a fused head
+    if fused and (found := fused(block, quotas, limits)):
+        candidates, *arrays = found
+        return Expansion(Supertree.built(*arrays), candidates, head_calls=len(quotas))
+    return _grow_on_tensors(getattr(head, "plain", head), block, quotas, limits)
+
+
+def _grow_on_tensors(
+    head: Head, block: Block, quotas: list[int], limits: TreeSettings
+) -> Expansion:
     candidates = top_candidates(block.base_logits[: len(quotas)].float(), limits.candidates)
-    # A fused or compiled head brings its own.
+    # A compiled head brings its own: the same function as one graph.
     grow = getattr(head, "grow", None) or functools.partial(grow_levels, head)
     tokens, rows, scores, best = grow(block, candidates, quotas, limits)
     values = scores.cpu().numpy()
     careful = math.isnan(values.max())
     if careful or has_ties(best):
-        eager = getattr(head, "plain", head)
         tokens, rows, scores, _ = grow_levels(
-            eager, block, candidates, quotas, limits, ordered=True, careful=careful
+            head, block, candidates, quotas, limits, ordered=True, careful=careful
         )
         values = scores.cpu().numpy()
     sizes = np.array(limits.level_sizes(quotas), dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,22 +12,24 @@ import pytest
 import torch
 
 import dartree
-from dartree import fused
+from dartree import native
 from dartree.bench import bench, format_bench
 from dartree.clock import Clock
 from dartree.compiled import CompiledHead, compiled_stack
 from dartree.drafter import Block
 from dartree.fused import FusedHead, fuse_head
+from dartree.heads import NoCorrection
 from dartree.methods import TABLE
-from dartree.proposers import greedy_chain, propose_heap
+from dartree.proposers import best_first_on_rows, greedy_chain, propose_dflash, propose_heap
 from dartree.settings import TreeSettings
 from dartree.stage_memory import stage_memory
 from dartree.supertree import fixed_quotas, grow_supertree
 from tests.conftest import load_case
 from tests.reference import greedy, prompt, random_stack
 
-pytestmark = pytest.mark.skipif(fused.available() is not None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.available() is not None, reason="no C compiler")
 HEADS = ("domino", "markov")
+LIKE = torch.empty(0)  # a weight of an fp32 drafter on the CPU
 SETTINGS = (
     TreeSettings(width=4, candidates=6, budget=20),
     TreeSettings(width=13, candidates=7, budget=30, depth=3, score_temperature=0.6),
@@ -39,7 +42,7 @@ SETTINGS = (
 def stack_and_head(kind: str, **options):
     """A random fp32 stack, and its head with fused steps."""
     stack = random_stack(head=kind, dtype=torch.float32, **options)
-    return stack, fuse_head(stack.head, asked=True)
+    return stack, fuse_head(stack.head, LIKE, asked=True)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -82,6 +85,58 @@ def ids_of(stack, ids: torch.Tensor) -> list[int]:
     return [*ids.tolist(), *[0] * (stack.main.drafts - len(ids))]
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 4.0])
+@pytest.mark.parametrize(("rows", "vocabulary", "count"), [(1, 1, 1), (3, 97, 97), (16, 4096, 64)])
+def test_best_marginals_are_a_stable_sort(rows, vocabulary, count, temperature):
+    torch.manual_seed(vocabulary)
+    logits = torch.randn(rows, vocabulary).mul(8).round() / 4  # many are equal
+    logits[:, vocabulary // 2 :: 3] = -torch.inf
+    logits[:, 0] = 1.0
+    ids, log_probs = fuse_head(NoCorrection(), LIKE, True).marginals(logits, count, temperature)
+    values, order = logits.sort(dim=-1, descending=True, stable=True)
+    assert ids.tolist() == order[:, :count].tolist()
+    wanted = torch.log_softmax(logits.double() / temperature, -1).gather(1, order[:, :count])
+    np.testing.assert_allclose(log_probs, wanted.numpy(), atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["fp64", "columns"])
+def test_marginals_are_read_from_any_layout(layout):
+    torch.manual_seed(1)
+    logits = torch.randn(5, 33)
+    head = fuse_head(NoCorrection(), LIKE, asked=True)
+    given = logits.double() if layout == "fp64" else logits.t().contiguous().t()
+    for one, two in zip(head.marginals(given, 4), head.marginals(logits, 4), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_methods_on_marginals_build_the_same_trees():
+    stack, block = random_stack(dtype=torch.float32), None
+    head = fuse_head(NoCorrection(), LIKE, asked=True)
+    for seed in (3, 4):
+        block = dartree.draft(stack, prompt(9, seed))
+        for settings in SETTINGS:
+            trees = [best_first_on_rows(block.base_logits, settings, head=h)[0]
+                     for h in (None, head)]  # fmt: skip
+            trees += [propose_dflash(block, h, settings, Clock()).tree
+                      for h in (NoCorrection(), head)]  # fmt: skip
+            for one, two in (trees[:2], trees[2:]):
+                assert two.path_tokens() == one.path_tokens()
+                np.testing.assert_allclose(two.scores, one.scores, atol=2e-5)
+                assert two.depths.tolist() == one.depths.tolist()
+
+
+def test_the_marginal_pairing_is_fused_too():
+    stack = dartree.load_stack("tiny")
+    assert isinstance(stack.pairing("ddtree").head, FusedHead)
+    stack.marginal = None
+    pairing = stack.pairing("ddtree")
+    assert isinstance(pairing.head, FusedHead) and pairing.head.name == NoCorrection.name
+    plain = dartree.load_stack("tiny", fuse=False)
+    assert not isinstance(plain.pairing("ddtree").head, FusedHead)
+    plain.marginal = None
+    assert isinstance(plain.pairing("ddtree").head, NoCorrection)
+
+
 def test_a_chain_is_the_teacher_forced_gru_in_one_run():
     stack, head = stack_and_head("domino")
     block = dartree.draft(stack, prompt(9))
@@ -98,7 +153,7 @@ def test_equal_scores_go_to_the_smaller_row_and_candidate(kind):
     for weight in stack.head.parameters():
         weight.zero_()
     block = replace(dartree.draft(stack, prompt(5)), base_logits=torch.zeros(6, 97))
-    settings = TreeSettings(width=4, candidates=3, budget=12)
+    settings = TreeSettings(width=4, candidates=97, budget=12)
     one, two = (grow_supertree(block, h, settings).supertree for h in (stack.head, head))
     assert two.path_tokens() == one.path_tokens() == sorted(two.path_tokens(), key=len)
     one, two = (propose_heap(block, h, settings, Clock()).tree for h in (stack.head, head))
@@ -186,38 +241,38 @@ def test_a_stack_says_whether_its_head_is_fused(asked, found):
     rows = [{"id": "a", "domain": "x", "ids": [5, 6, 7]}]
     result = bench(stack, rows, ["dartree"], max_new_tokens=4, repeats=1, compiled=False)
     assert {e["fused"] for e in result["methods"]} == {found}
-    assert (", fused head, " in format_bench(result)) is found
+    assert (", fused steps, " in format_bench(result)) is found
 
 
 def test_what_cannot_be_fused_stays_plain_or_is_refused_when_asked_for():
     half = random_stack(dtype=torch.bfloat16).head
     gated = random_stack(head="markov", markov_kind="gated", dtype=torch.float32).head
-    none = random_stack(head="none").head
     cases = [
         (half, "fusing is for float32 on cpu, got torch.bfloat16 on cpu"),
         (gated, "only Domino's and DSpark's vanilla heads can be fused, got gated Markov"),
-        (none, "only Domino's and DSpark's vanilla heads can be fused, got none"),
     ]
     for head, words in cases:
-        assert fuse_head(head) is head
+        assert fuse_head(head, LIKE) is head
         with pytest.raises(ValueError, match=words):
-            fuse_head(head, asked=True)
+            fuse_head(head, LIKE, asked=True)
+    with pytest.raises(ValueError, match="fusing is for float32 on cpu, got torch.float64 on cpu"):
+        fuse_head(NoCorrection(), LIKE.double(), asked=True)
 
 
 def test_a_head_without_its_table_stays_plain(monkeypatch):
     head = random_stack(dtype=torch.float32).head
     monkeypatch.setattr("dartree.heads.TABLE_BYTES", 0)
-    assert fuse_head(head) is head
+    assert fuse_head(head, LIKE) is head
     with pytest.raises(ValueError, match="needs the table of its GRU's inputs"):
-        fuse_head(head, asked=True)
+        fuse_head(head, LIKE, asked=True)
 
 
 @pytest.fixture
 def compiler(monkeypatch):
     """Sets CC, and has the function built anew by whatever it names."""
-    fused.library.cache_clear()
+    native.library.cache_clear()
     yield lambda command: monkeypatch.setenv("CC", command)
-    fused.library.cache_clear()
+    native.library.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -232,16 +287,16 @@ def compiler(monkeypatch):
 def test_a_compiler_that_fails_is_named(compiler, command, words):
     compiler(command)
     head = random_stack(dtype=torch.float32).head
-    assert fuse_head(head) is head and not dartree.load_stack("tiny").fused
-    with pytest.raises(ValueError, match=f"a fused head must be built, but {words}"):
+    assert fuse_head(head, LIKE) is head and not dartree.load_stack("tiny").fused
+    with pytest.raises(ValueError, match=f"fused steps must be built, but {words}"):
         dartree.load_stack("tiny", fuse=True)
 
 
 def test_without_a_compiler_everything_stays_plain(compiler, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert fused.available() == (
-        "a fused head must be built, but no C compiler was found "
+    assert native.available() == (
+        "fused steps must be built, but no C compiler was found "
         "(cc, gcc or clang; CC names another)."
     )
     assert not dartree.load_stack("tiny").fused
@@ -269,11 +324,39 @@ def test_a_fused_head_is_compiled_only_when_named(eager_graphs, parts, kind):
         assert made.head._head is head.plain
 
 
+def test_threads_do_not_share_memory():
+    """Two threads on one head, as they come: each gets what it gets alone."""
+    stack, head = stack_and_head("domino")
+    settings = TreeSettings(width=6, candidates=9)
+    blocks = [dartree.draft(stack, prompt(9, seed)) for seed in (1, 2)]
+    alone = [grow_supertree(block, head, settings).supertree for block in blocks]
+
+    def many(block: Block) -> list[bytes]:
+        return [grow_supertree(block, head, settings).supertree.scores.tobytes()
+                for _ in range(200)]  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        for found, tree in zip(pool.map(many, blocks), alone, strict=True):
+            assert set(found) == {tree.scores.tobytes()}
+
+
+def test_a_block_of_another_size_is_left_to_the_plain_head():
+    stack, head = stack_and_head("domino")
+    block = dartree.draft(stack, prompt(5))
+    for other in (
+        replace(block, hidden=block.hidden[:, :-1]),
+        replace(block, base_logits=block.base_logits[:, :-1]),
+    ):
+        assert head.expansion(other, [3, 3], TreeSettings(width=3, depth=2)) is None
+        assert head.chain(other, 2) is None
+
+
 def test_what_a_fused_head_keeps_counts_as_tables():
     stack = random_stack(dtype=torch.float32)
     plain = stage_memory(stack, prompt(6), settings=TreeSettings(width=3, candidates=4))
-    stack.main.head = head = fuse_head(stack.head, asked=True)
+    stack.main.head = head = fuse_head(stack.head, LIKE, asked=True)
     found = stage_memory(stack, prompt(6), settings=TreeSettings(width=3, candidates=4))
-    copies = sum(tensor.nbytes for tensor in head._kept)
+    copies, steps = head.kept()
+    copies = sum(tensor.nbytes for tensor in (*copies, *(t for some in steps for t in some)))
     assert found["kept"]["head_tables"] == plain["kept"]["head_tables"] + copies
     assert found["kept"]["head"] == plain["kept"]["head"]

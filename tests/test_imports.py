@@ -32,6 +32,7 @@ LAYERS = (
         "spread",
         "tensor_parallel",
     ),
+    ("native",),
     ("fused", "static_caches", "supertree"),
     ("proposers",),
     ("methods",),

@@ -1,0 +1,98 @@
+"""Builds and loads ``fused.c``, the C functions of :mod:`dartree.fused`.
+
+They are built anew by every process, in about half a second: a file that is kept would have to be
+trusted, and to fit the processor of whoever finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dartree.checks import first_line
+
+SOURCE = Path(__file__).with_name("fused.c")
+COMPILERS = ("cc", "gcc", "clang")
+# No -ffast-math: NaN and infinity must stay what they are.
+FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
+
+PLACE, NUMBER = ctypes.c_void_p, ctypes.c_int64
+
+
+class HeadStruct(ctypes.Structure):
+    """``Head`` of fused.c."""
+
+    _fields_ = [
+        *((name, NUMBER) for name in ("state", "middle", "vocab", "prefix", "hidden")),
+        *((name, PLACE) for name in ("first", "joint", "inputs", "output")),
+    ]
+
+
+class GrowthStruct(ctypes.Structure):
+    """``Growth`` of fused.c."""
+
+    _fields_ = [
+        *((name, PLACE) for name in ("hidden", "base")),
+        *((name, NUMBER) for name in ("depths", "count")),
+        *((name, PLACE) for name in ("z", "candidates")),
+        ("whole", NUMBER), ("temperature", ctypes.c_float),
+        *((name, PLACE) for name in ("memory", "tokens", "rows", "parents", "scores", "logits")),
+    ]  # fmt: skip
+
+
+class BuildError(RuntimeError):
+    """The C functions could not be built; the message says why."""
+
+
+def available() -> str | None:
+    """Why the C functions cannot be had on this machine, in one sentence; None where they can."""
+    try:
+        library()
+    except BuildError as error:
+        return f"fused steps must be built, but {error}"
+    return None
+
+
+@functools.lru_cache(maxsize=1)
+def library() -> tuple[Any, float]:
+    """The C functions and the seconds their build took; raises BuildError."""
+    start = time.perf_counter()
+    built = _build()
+    built.marginals.argtypes = [PLACE, NUMBER, NUMBER, NUMBER, ctypes.c_float, PLACE, PLACE]
+    built.begin.argtypes = [PLACE, PLACE]
+    built.step.argtypes = [PLACE, PLACE, *[NUMBER] * 7]
+    return built, time.perf_counter() - start
+
+
+def _build() -> ctypes.CDLL:
+    named = os.environ.get("CC")
+    compiler = shlex.split(named) if named else [next(filter(shutil.which, COMPILERS), "")]
+    if not compiler[0]:
+        raise BuildError("no C compiler was found (cc, gcc or clang; CC names another).")
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    with contextlib.ExitStack() as kept:
+        # Windows locks a library that is loaded; nobody else does.
+        folder = Path(kept.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        out = folder / "fused.so"
+        command = [*compiler, *FLAGS, native, str(SOURCE), "-o", str(out), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            if done.returncode:  # some compilers do not know the processor
+                command.remove(native)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            if done.returncode:
+                said = first_line(RuntimeError(done.stderr))
+                raise BuildError(f"{compiler[0]} failed: {said}")
+            return ctypes.CDLL(str(out))
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BuildError(f"{compiler[0]} cannot be used: {first_line(error)}") from None
