@@ -19,11 +19,9 @@ import torch
 
 from dartree.drafter import Block
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
-from dartree.native import GrowthStruct, HeadStruct, available, library
+from dartree.native import PANEL, GrowthStruct, HeadStruct, available, library, whole
 from dartree.pruning import Children
 from dartree.settings import TreeSettings
-
-PANEL = 64  # that of fused.c
 
 
 def reason(head: Head, like: torch.Tensor) -> str | None:
@@ -148,7 +146,7 @@ class FusedHead:
         return None if failed else (ids, log_probs)
 
     def kept(self) -> list[Any]:
-        """Tensors that stay from round to round, beside the plain head's."""
+        """Tensors that stay from round to round: copies of weights, and what steps are done in."""
         made = vars(self._local).values()
         return [getattr(self._struct, "kept", []), [steps.tensors for _, steps in made]]
 
@@ -186,12 +184,12 @@ class FusedHead:
             both = _padded(_padded(joint, middle, *(state,) * 3, dim=0), state)
             inputs = _padded(inputs, *(state,) * 3)
             made = [_panels(z), _panels(both), inputs, _padded(output, middle)]
-            sizes = (_whole(state), _whole(middle), len(output), head.prefix, head.hidden_size)
+            sizes = (whole(state), whole(middle), len(output), head.prefix, head.hidden_size)
         elif isinstance(head, MarkovHead):
             markov = head.markov_head
             weights = inputs, output = markov.markov_w1.weight, markov.markov_w2.weight
             made[2:] = [_padded(weight, head.rank) for weight in weights]
-            sizes = (0, _whole(head.rank), len(output), 0, 0)
+            sizes = (0, whole(head.rank), len(output), 0, 0)
         struct: Any = HeadStruct(*sizes, *(None if t is None else t.data_ptr() for t in made))
         # Held as long as anything points there, and so that no other tensor comes to lie there.
         struct.kept = [t for t in made if t is not None]
@@ -204,11 +202,6 @@ class FusedHead:
 def _versions(weights: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     """What changes where a weight is moved or written to."""
     return [(weight.data_ptr(), weight._version) for weight in weights]
-
-
-def _whole(size: int) -> int:
-    """``size`` in whole panels."""
-    return -(-size // PANEL) * PANEL
 
 
 def _padded(weight: torch.Tensor, *parts: int, dim: int = -1) -> torch.Tensor:

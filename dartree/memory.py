@@ -12,6 +12,7 @@ from dartree.checkpoints import empty_drafter
 from dartree.checks import CheckpointError, first_line, positive_int
 from dartree.drafter import DrafterConfig
 from dartree.heads import TABLE_BYTES
+from dartree.native import whole
 from dartree.packed import MOST_BYTES
 from dartree.settings import TreeSettings
 
@@ -28,6 +29,9 @@ class Estimate:
     head_tables
         What the head derives from its weights once: the joint matrix [M + 3G, G], and the GRU
         table [V, 3G] where it is small enough to be kept.
+    fused
+        Copies of the head's weights for fused steps (:mod:`dartree.fused`) and their memory; 0
+        where there are none.
     table_left_out
         The GRU table where it is not: its rows are computed as they are needed.
     cache
@@ -46,6 +50,7 @@ class Estimate:
     head: int
     packed: int
     head_tables: int
+    fused: int
     table_left_out: int
     cache: int
     round_peak: int
@@ -55,7 +60,7 @@ class Estimate:
     def total(self) -> int:
         """Weights, tables and cache, and the larger peak."""
         weights = self.target + self.drafter + self.head + self.packed
-        fixed = weights + self.head_tables + self.cache
+        fixed = weights + self.head_tables + self.fused + self.cache
         return fixed + max(self.round_peak, self.prefill_peak)
 
 
@@ -70,10 +75,10 @@ def estimate(
 ) -> Estimate:
     """Memory of a target (its config.json) with a drafter, for ``context`` tokens in all.
 
-    ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. ``may_pack``: whether linear layers are
-    packed in fp32 where they weigh no more than MOST_BYTES, as on a CPU. ``beside``: a second
-    drafter, for `dflash` and `ddtree`: it counts for that limit alone, and for no part. Raises
-    ValueError for a context below 1.
+    ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. ``may_pack``: whether, in fp32, linear layers
+    are packed where they weigh no more than MOST_BYTES, and steps fused, as on a CPU. ``beside``:
+    a second drafter, for `dflash` and `ddtree`: it counts for that limit alone, and for no part.
+    Raises ValueError for a context below 1.
     """
     context = positive_int("context", context)
     used = settings.clamped(drafter.drafts, drafter.vocab_size)
@@ -101,6 +106,7 @@ def estimate(
         head=value_bytes * head_values,
         packed=linear if packed else 0,
         head_tables=joint + kept,
+        fused=_fused(drafter, used) if may_pack and value_bytes == 4 and kept == gates else 0,
         table_left_out=gates - kept,
         cache=value_bytes * 2 * row * rows,
         round_peak=_base_logits(drafter, value_bytes)
@@ -172,16 +178,34 @@ def _forward(c: Any, rows: int, logit_rows: int, past: int, taps: int, value_byt
     return value_bytes * values
 
 
+def _fused(drafter: DrafterConfig, settings: TreeSettings) -> int:
+    """Bytes that a fused head keeps for `dartree`: fp32, and sizes in whole panels."""
+    h, v = drafter.hidden_size, drafter.vocab_size
+    if drafter.head == "domino":
+        g, m = drafter.gru_hidden_dim, drafter.emb_dim
+        state, middle = whole(g), whole(m)
+        copies = h * middle + state * (middle + 3 * state)
+        copies += v * (3 * state * (state > g) + middle * (middle > m))
+    elif drafter.head == "markov" and drafter.markov_head_type == "vanilla":
+        state, middle = 0, whole(drafter.markov_rank)
+        copies = 2 * v * middle * (middle > drafter.markov_rank)
+    else:
+        return 0
+    rows = 1 + 2 * max(settings.level_sizes())
+    return 4 * (copies + rows * (middle + 4 * state) + (settings.depth or 0) * middle + v)
+
+
 def table(need: Estimate) -> str:
     """One line: the parts that matter, and their sum."""
     weights = need.target + need.drafter + need.head
     left_out = need.table_left_out
     note = f" (a table V x 3G of {gib(left_out)} is not kept)" if left_out else ""
     packed = f", on a CPU a packed copy {gib(need.packed)}" if need.packed else ""
+    fused = f", on a CPU fused steps {gib(need.fused)}" if need.fused else ""
     return (
         f"{gib(need.total)} in all: weights {gib(weights)} (target {gib(need.target)}, drafter "
         f"{gib(need.drafter)}, head {gib(need.head)}){packed}, "
-        f"head tables {gib(need.head_tables)}{note}, cache {gib(need.cache)}, "
+        f"head tables {gib(need.head_tables)}{note}{fused}, cache {gib(need.cache)}, "
         f"peak of a round {gib(need.round_peak)}, of the prefill {gib(need.prefill_peak)}"
     )
 

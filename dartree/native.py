@@ -21,6 +21,7 @@ from typing import Any
 
 from dartree.checks import first_line
 
+PANEL = 64  # that of fused.c
 SOURCE = Path(__file__).with_name("fused.c")
 COMPILERS = ("cc", "gcc", "clang")
 # No -ffast-math: NaN and infinity must stay what they are.
@@ -48,6 +49,11 @@ class GrowthStruct(ctypes.Structure):
         ("whole", NUMBER), ("temperature", ctypes.c_float),
         *((name, PLACE) for name in ("memory", "tokens", "rows", "parents", "scores", "logits")),
     ]  # fmt: skip
+
+
+def whole(size: int) -> int:
+    """``size`` in whole panels."""
+    return -(-size // PANEL) * PANEL
 
 
 class BuildError(RuntimeError):

@@ -239,7 +239,7 @@ def _stage_memory_table(result: Mapping[str, Any]) -> str:
     ]
     if result["estimate"]:
         need = result["estimate"]
-        names = ("target", "drafter", "head", "head_tables", "cache", "round_peak")
+        names = ("target", "drafter", "head", "head_tables", "fused", "cache", "round_peak")
         said = (f"{name.replace('_', ' ')} {mib(need[name])}" for name in names)
         lines.append(f"`dartree stacks` estimates for dartree: {', '.join(said)} (cache: both, the "
                      "drafter's at its largest; round peak: meant as an upper bound).")  # fmt: skip

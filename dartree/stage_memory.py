@@ -98,6 +98,7 @@ def stage_memory(
         The same for the whole round: what a stage leaves for the next ones counts there too.
     kept
         What stays from round to round: weights of target, drafter and head, head_tables,
+        fused (what fused steps need beside),
         kv_cache and drafter_cache. ``max_new_tokens`` is what the KV cache has room for.
 
     It is the third round, where one is left, by the loop that users run: head tables and the
@@ -119,10 +120,8 @@ def stage_memory(
         "target": list(pairing.target.model.parameters()),
         "drafter": list(pairing.drafter.parameters()) if pairing.drafter else [],
         "head": list(pairing.head.parameters()) if hasattr(pairing.head, "parameters") else [],
-        "head_tables": [
-            vars(plain_head(pairing.head)),
-            pairing.head.kept() if isinstance(pairing.head, FusedHead) else [],
-        ],
+        "head_tables": vars(plain_head(pairing.head)),
+        "fused": pairing.head.kept() if isinstance(pairing.head, FusedHead) else [],
         "kv_cache": vars(decoding._cache),
         "drafter_cache": vars(decoding._context) if pairing.drafter else [],
     }

@@ -19,6 +19,7 @@ from dartree.compiled import CompiledHead, compiled_stack
 from dartree.drafter import Block
 from dartree.fused import FusedHead, fuse_head
 from dartree.heads import NoCorrection
+from dartree.memory import estimate
 from dartree.methods import TABLE
 from dartree.proposers import best_first_on_rows, greedy_chain, propose_dflash, propose_heap
 from dartree.settings import TreeSettings
@@ -351,12 +352,15 @@ def test_a_block_of_another_size_is_left_to_the_plain_head():
         assert head.chain(other, 2) is None
 
 
-def test_what_a_fused_head_keeps_counts_as_tables():
-    stack = random_stack(dtype=torch.float32)
-    plain = stage_memory(stack, prompt(6), settings=TreeSettings(width=3, candidates=4))
-    stack.main.head = head = fuse_head(stack.head, LIKE, asked=True)
-    found = stage_memory(stack, prompt(6), settings=TreeSettings(width=3, candidates=4))
-    copies, steps = head.kept()
-    copies = sum(tensor.nbytes for tensor in (*copies, *(t for some in steps for t in some)))
-    assert found["kept"]["head_tables"] == plain["kept"]["head_tables"] + copies
-    assert found["kept"]["head"] == plain["kept"]["head"]
+@pytest.mark.parametrize("kind", HEADS)
+def test_what_a_fused_head_keeps_is_counted_and_estimated(kind):
+    settings = TreeSettings(width=3, candidates=4)
+    stack, head = stack_and_head(kind)
+    options = stack.target.config.to_dict(), stack.drafter.config, settings, 64
+    need, half = estimate(*options, value_bytes=4), estimate(*options)
+    plain = stage_memory(stack, prompt(6), settings=settings)
+    stack.main.head = head
+    kept = stage_memory(stack, prompt(6), settings=settings)["kept"]
+    assert plain["kept"] == kept | {"fused": 0}
+    assert kept["fused"] == need.fused > half.fused == 0
+    assert need.total - need.fused == replace(need, fused=0).total
