@@ -19,7 +19,7 @@ from dartree.settings import TreeSettings
 from dartree.stack import Stack
 
 DEPTHS = (8, 12, 16)  # of chains: a shorter one costs fewer rows
-BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)
+BUDGETS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96)
 # (W, K) that trees of a width are tried with beside the stack's own, at their best budgets
 SHAPES = ((4, 32), (6, 32), (8, 32), (8, 64), (12, 32), (16, 64))
 BEST = 2  # fastest trials of a method whose settings are tried with the shapes

@@ -1,5 +1,6 @@
 """The explorer's rounds against the decode loop, its counters against hooks on the models."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -82,14 +83,16 @@ def counted(stack, monkeypatch):
     def count(name):
         return lambda *_: setattr(seen, name, getattr(seen, name) + 1)
 
-    name = "_step" if stack.fused else "score"
-    step = getattr(stack.head, name)
+    owner, name = (stack.head._library, "step") if stack.fused else (stack.head, "score")
+    step = getattr(owner, name)
 
     def scored(*args):
         seen.head += 1
         return step(*args)
 
-    monkeypatch.setattr(stack.head, name, scored)
+    monkeypatch.setattr(owner, name, scored)
+    if stack.fused:  # what was made for earlier blocks has the function itself
+        monkeypatch.setattr(stack.head, "_local", threading.local())
     hooks = [stack.target.model.model.register_forward_hook(count("target"))]
     drafters = {id(p.drafter): p.drafter for p in (stack.main, stack.marginal) if p}
     hooks += [d.norm.register_forward_hook(count("drafter")) for d in drafters.values()]
