@@ -208,32 +208,91 @@ static float log_sum(const float *logits, int64_t count, float temperature)
     return largest * scale + logf(sum);
 }
 
+/* The `rank`-th largest of values [count], from 1; they are left in another order (quickselect). */
+static float nth_largest(float *values, int64_t count, int64_t rank)
+{
+    int64_t low = 0, high = count - 1;
+    while (low < high) {
+        float pivot = values[(low + high) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (values[i] > pivot)
+                i++;
+            while (values[j] < pivot)
+                j--;
+            if (i <= j) {
+                float other = values[i];
+                values[i++] = values[j];
+                values[j--] = other;
+            }
+        }
+        if (rank - 1 <= j)
+            high = j;
+        else if (rank - 1 >= i)
+            low = i;
+        else
+            break;
+    }
+    return values[rank - 1];
+}
+
+/* A value below which none of the `quota` best of values [total] lies: the maxima of 4 quota
+   columns are so many values, and their quota-th largest is close to the one that is looked for. */
+static float lower_bound(const float *values, int64_t total, int64_t quota)
+{
+    int64_t columns = 4 * quota;
+    float *largest = total < 2 * columns ? NULL : malloc(sizeof *largest * columns);
+    if (!largest)
+        return -INFINITY;
+    memcpy(largest, values, sizeof *largest * columns);
+    for (int64_t i = columns; i < total; i += columns) {
+        int64_t some = total - i < columns ? total - i : columns;
+        for (int64_t c = 0; c < some; c++)
+            largest[c] = values[i + c] > largest[c] ? values[i + c] : largest[c];
+    }
+    float bound = nth_largest(largest, columns, quota);
+    free(largest);
+    return bound;
+}
+
 /* The `quota` best of values [total], best first, equal ones in order: the values and places. */
 static void select_best(
     const float *values, int64_t total, int64_t quota, float *best, int64_t *places)
 {
     int64_t kept = 0;
+    /* Only what is above counts; until there are enough, what is equal to the bound does as well. */
+    float bar = nextafterf(lower_bound(values, total, quota), -INFINITY);
+    int all = bar == -INFINITY; /* then -INFINITY itself counts, too, until there are enough */
     for (int64_t i = 0; i < total; i++) {
-        if (kept == quota) { /* most values are none of the best: look at many together */
+        if (!all) { /* most values are none of the best: look at many together */
             for (; i + PANEL <= total; i += PANEL) {
                 int better = 0;
                 for (int j = 0; j < PANEL; j++)
-                    better |= values[i + j] > best[quota - 1];
+                    better |= values[i + j] > bar;
                 if (better)
                     break;
             }
-            while (i < total && !(values[i] > best[quota - 1]))
+            while (i < total && !(values[i] > bar))
                 i++;
             if (i == total)
                 return;
         }
-        int64_t at = kept < quota ? kept++ : quota - 1;
-        for (; at > 0 && best[at - 1] < values[i]; at--) {
-            best[at] = best[at - 1];
-            places[at] = places[at - 1];
+        int64_t last = kept < quota ? kept++ : quota - 1, at = 0, end = last;
+        while (at < end) { /* behind all that are as good */
+            int64_t half = (at + end) / 2;
+            if (best[half] < values[i])
+                end = half;
+            else
+                at = half + 1;
         }
+        memmove(best + at + 1, best + at, sizeof *best * (last - at));
+        memmove(places + at + 1, places + at, sizeof *places * (last - at));
         best[at] = values[i];
         places[at] = i;
+        if (kept == quota) {
+            bar = best[quota - 1];
+            all = 0;
+        }
     }
 }
 
