@@ -132,6 +132,33 @@ def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
     assert (used["width"], used["budget"]) == (own["dartree"]["width"], own["dartree"]["budget"])
 
 
+@pytest.mark.parametrize(
+    ("fact", "other"),
+    [("machine", {"processor": "an abacus"}), ("machine", 3), ("compiled", "head"), ("on", None)],
+    ids=str,
+)
+def test_settings_that_were_found_elsewhere_are_told(fact, other, small, tmp_path, capsys):
+    file = tmp_path / "tuned.json"
+    line = [
+        *STACK,
+        "--limit",
+        "1",
+        "--repeats",
+        "1",
+        "--max-new-tokens",
+        "6",
+        "--methods",
+        "dartree",
+    ]
+    assert main(["tune", *line, "--json", str(file)]) == 0
+    line = ["bench", *line, "--no-compile", "--tuned", str(file)]
+    assert main(line) == 0
+    assert "elsewhere" not in capsys.readouterr().err
+    file.write_text(json.dumps({**json.loads(file.read_text()), fact: other}))
+    assert main(line) == 0
+    assert "[tuned elsewhere: " in capsys.readouterr().err
+
+
 CASE = DATA / "domino-shift"
 OWN = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
 

@@ -24,7 +24,12 @@ from dartree.commands.many_prompts import (
     with_progress,
     write_json,
 )
-from dartree.commands.tune import tuned_file, tuned_of
+from dartree.commands.tune import (
+    tell_tuned_elsewhere,
+    tuned_file,
+    tuned_of,
+    tuned_settings,
+)
 
 if TYPE_CHECKING:
     from dartree.stack import Stack
@@ -63,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
         return _sweep(args, stack, prompts, chosen, options)
     settings: Any = tree_settings(args, stack.settings)
     if args.tuned is not None:
-        settings = tuned_of(stack) if tuned is None else tuned
+        settings = tuned_of(stack) if tuned is None else tuned_settings(tuned)
         _tell_not_tuned(methods, settings)
-    return _bench(args, stack, prompts, methods, settings, options)
+    return _bench(args, stack, prompts, methods, settings, options, tuned)
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
@@ -117,6 +122,7 @@ def _bench(
     methods: list[str],
     settings: Any,
     options: dict[str, Any],
+    tuned: dict[str, Any] | None,
 ) -> int:
     from dartree.bench import bench, format_bench, format_memory, memory, memory_by_stage
     from dartree.prompt_files import prompt_of
@@ -130,6 +136,8 @@ def _bench(
         ),
     )  # fmt: skip
     print(format_bench(result), flush=True)
+    if tuned is not None:
+        tell_tuned_elsewhere(tuned, stack, result)
     write_json(args.json, result)
     if args.memory:  # last: a process that is killed while it is weighed takes no times with it
         ids = stack.encode(prompt_of(prompts[0]))

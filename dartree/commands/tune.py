@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dartree.arguments import integer, load, option, stack_arguments
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tuned_file(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Settings by method of the FILE of --tuned; None where there is none."""
+    """What the FILE of --tuned holds; None where there is none."""
     from dartree.settings import TreeSettings
 
     if args.tuned is None:
@@ -66,13 +67,40 @@ def tuned_file(args: argparse.Namespace) -> dict[str, Any] | None:
             raise ValueError(f"tuned gives the settings itself; leave out {option(name)}.")
     if not args.tuned:
         return None
-    from dartree.analysis.tuning import read_tuning, winners
+    from dartree.analysis.tuning import read_tuning
 
     found = read_tuning(args.tuned)
     name = _stack_name(args)
     if name != found["stack"]:
         raise ValueError(f"tuned is for the stack {found['stack']!r}, got {name!r}.")
+    return found
+
+
+def tuned_settings(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by method of a file that :func:`tuned_file` read."""
+    from dartree.analysis.tuning import winners
+    from dartree.settings import TreeSettings
+
     return {m: TreeSettings(**s) for m, s in winners(found).items()}
+
+
+def tell_tuned_elsewhere(found: Mapping[str, Any], stack: Stack, result: Mapping[str, Any]) -> None:
+    """Say where the settings of a file were found, unless the benchmark ``result`` ran there."""
+    from dartree.compiled import compiled_parts
+    from dartree.report_tables import run_on
+
+    compiled = compiled_parts(stack) or "nothing"
+    there = _place(found.get("on"), found.get("compiled"), found.get("machine"))
+    here = _place(run_on(result["methods"][0]), compiled, result["machine"])
+    if there != here:
+        print(f"[tuned elsewhere: {there}; this run: {here}]", file=sys.stderr)
+
+
+def _place(on: Any, compiled: Any, machine: Any) -> str:
+    known = machine if isinstance(machine, dict) else {}
+    names = [str(known[name]) for name in ("processor", "gpu") if known.get(name)]
+    cores = [f"cores: {known['cores']}"] if known.get("cores") else []
+    return ", ".join([str(on), f"torch.compile: {compiled}", *names, *cores])
 
 
 def _stack_name(args: argparse.Namespace) -> str:
