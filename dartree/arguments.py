@@ -203,12 +203,17 @@ def use_threads(text: str | None) -> None:
     torch.set_num_threads(threads)
 
 
+def check_compile(args: argparse.Namespace) -> None:
+    """ValueError for a value of --compile that is none; it may be the word that follows it."""
+    if args.compile not in (None, "all", "head"):
+        raise ValueError(f"compile must be all or head, got {args.compile!r}.")
+
+
 def load(args: argparse.Namespace) -> Stack:
     from dartree.stack import load_stack
     from dartree.tensor_parallel import TENSOR_PARALLEL
 
-    if args.compile not in (None, "all", "head"):
-        raise ValueError(f"compile must be all or head, got {args.compile!r}.")
+    check_compile(args)
     if args.cuda_graphs and args.compile is None:
         raise ValueError("cuda_graphs needs --compile: what is compiled is recorded.")
     if args.fuse and args.compile == "head":

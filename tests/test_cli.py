@@ -41,6 +41,7 @@ from tests.reference import headless
             ["generate", *STACK, "--compile", "tail", "hi"],
             "compile must be all or head, got 'tail'",
         ),
+        (["generate", *STACK, "--compile", "hi"], "compile must be all or head, got 'hi'"),
         (["generate", *STACK, "--cuda-graphs", "hi"], "cuda_graphs needs --compile"),
         (
             ["generate", *STACK, "--compile=head", "--cuda-graphs", "--device=cpu", "--ids=1"],

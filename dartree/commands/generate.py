@@ -7,6 +7,7 @@ import json
 import sys
 
 from dartree.arguments import (
+    check_compile,
     check_early,
     integer,
     load,
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode, and print text or JSON as it was asked for."""
     check_early(args, [args.method])
+    check_compile(args)  # before the prompt, which --compile may have taken
     prompt = _prompt(args)
     from dartree.checks import counted
     from dartree.decode import Decoding, stream_text
