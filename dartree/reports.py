@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="small limits, into build/quick/")
     parser.add_argument("--out", metavar="DIR", help="default: figures/ of the checkout")
     parser.add_argument("--timeout", default="3600", metavar="SECONDS", help="per notebook")
-    parser.add_argument("--notebooks", metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument("--notebooks", metavar="DIR", help="default: notebooks/ of the checkout")
 
 
 def run(args: argparse.Namespace) -> int:
