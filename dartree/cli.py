@@ -30,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = build_parser().parse_args(argv)
-        return args.handler(args) or 0
+        status = args.handler(args) or 0
+        sys.stdout.flush()  # a full disk is noticed here, where it becomes a sentence
+        return status
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone: nothing left to tell it
         return 1

@@ -41,14 +41,15 @@ NOTES = {
     "paper": "Building the tree (expand and prune) is to be read against `heap`. With 64 nodes and "
     "16 depths `heap` calls the head about four times as often, over one row in place of W. So "
     "four is the most that one batched call a depth can gain, and only where a call costs the same "
-    "whatever its rows. With fused steps it costs little more than its arithmetic, and 16 calls "
-    "over 12 rows are more of that than 64 over one: little is left of the gain. With steps in "
-    "PyTorch, two tables below, there is more of it, and on a GPU a call is a launch again.",
+    "whatever its rows. Fused, a call with all that Python does around it costs about as much as "
+    "a dozen rows of arithmetic, and both trees are built in a small part of a round: the ratio is "
+    "lower than with steps in PyTorch (the section after next), and the milliseconds that are left "
+    "to gain are few.",
     "tuned": "The settings are those of `dartree tune`, found on other prompts: the last eight of "
     "each domain, where these are the first eight (the stack's card has what was tried). The "
     "longer a verifying forward takes, the less of a round the head's calls are.",
-    "eager": "Steps in PyTorch, as on a machine without a C compiler: what fused steps give is the "
-    "distance to the first table.",
+    "eager": "Steps in PyTorch, as on a machine without a C compiler: compare the column expand "
+    "with the first table's. The models' stages show how far the machine itself drifted between.",
     "plain": "What the layout of weights for oneDNN gives, one-token loops included: the first "
     "table has the same methods with packed weights.",
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here. The seconds of "

@@ -100,7 +100,11 @@ def _ratios(budget: str, methods: dict, others: dict[str, int]) -> str:
 
 def _greedy(card: dict) -> dict:
     machine, versions, greedy = card["machine"], card["versions"], card["greedy"]
-    on = greedy["64"].get("on", f"{machine['threads']} threads, float32")  # older cards lack it
+    older = (
+        f"{machine['threads']} threads, float32, plain weights, steps in PyTorch (for speeds as "
+        "they are now see `data/benchmarks/README.md`)"
+    )
+    on = greedy["64"].get("on", older)
     where = (f"{machine['processor']}, {on}, torch "
              f"{versions['torch']}, transformers {versions['transformers']}")  # fmt: skip
     chain = next(budget for budget in greedy if budget != "64")
