@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -155,3 +156,14 @@ def test_version_and_module_entry():
         [sys.executable, "-m", "dartree", "--version"], capture_output=True, text=True, check=True
     )
     assert out.stdout == f"dartree {dartree.__version__}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_at_the_end_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dartree", "stacks"], stdout=full, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "dartree: [Errno 28] No space left on device\n"
