@@ -45,13 +45,13 @@ typedef struct {
     int64_t depths;            /* D */
     int64_t count;             /* K */
     float *z;                  /* [D, M] W1's z part, made by begin() */
-    int64_t *candidates;       /* [D, K] ids, made by begin(); NULL: all tokens, and K = V */
+    int64_t *candidates;       /* [D, K] ids, made by begin(); NULL: a chain over all, K = V */
     int64_t whole;             /* whether scores are normalised over all V tokens */
     float temperature;
     float *memory;             /* rows of `width` floats: state [G], W1's part [M], GRU's part [3G] */
     int64_t *tokens, *rows;    /* entries: token id, row of the path above in its level, */
     int64_t *parents;          /* number of that path's entry, */
-    float *scores;             /* path score */
+    float *scores;             /* path score; without `candidates` the logit */
     float *logits;             /* [K or V] of the last row, for whoever wants them */
 } Growth;
 
@@ -109,16 +109,15 @@ static inline float dot(const float *a, const float *b, int64_t count)
     return (parts[0][0] + parts[0][1]) + (parts[0][2] + parts[0][3]);
 }
 
-/* e^x to 2 units in the last place, for x in [-87, 88] and NaN; limits outside. Loops over it
-   become vector code, which calls of expf() do not. x = n ln 2 + r; the coefficients of e^r are
-   those of Cephes' expf. */
+/* e^x to 2 units in the last place, for x in [-87, 88] and NaN; below as at -87, above infinite:
+   0 times infinity must be NaN behind a sigmoid, too. Loops over it become vector code, which calls
+   of expf() do not. x = n ln 2 + r; the coefficients of e^r are those of Cephes' expf. */
 static inline float exponential(float x)
 {
     const float round = 12582912.0f; /* 1.5 * 2^23: what is added and taken off rounds to integers */
     x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
     float n = x * 1.44269504f + round;
-    int32_t bits;
+    uint32_t bits;
     memcpy(&bits, &n, 4);
     n -= round;
     float r = x - n * 0.693359375f + n * 2.12194440e-4f, p = 1.9875691500e-4f, power;
@@ -127,9 +126,9 @@ static inline float exponential(float x)
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    bits = (int32_t)((uint32_t)bits << 23) + (127 << 23);
+    bits = (bits + 127) << 23;
     memcpy(&power, &bits, 4);
-    return (p * r * r + r + 1.0f) * power;
+    return x > 88.0f ? INFINITY : (p * r * r + r + 1.0f) * power;
 }
 
 static inline float sigmoid(float x)
@@ -190,9 +189,10 @@ static void correct(
     }
 }
 
-/* log sum e^(x / temperature) over [count]; NaN where one is NaN or +inf, and where all are -inf.
-   Partial sums side by side become vector code, and are more exact than a long one. */
-static float log_sum(const float *logits, int64_t count, float temperature)
+/* log sum e^((x - largest) / temperature) over [count], and the largest, apart: added to one of
+   millions it would be lost. NaN where one is NaN or +inf, and where all are -inf. Partial sums
+   side by side become vector code, and are more exact than a long one. */
+static float log_sum(const float *logits, int64_t count, float temperature, float *most)
 {
     float largest = -INFINITY, parts[LANES] = {0}, sum = 0, scale = 1.0f / temperature;
     for (int64_t c = 0; c < count; c++)
@@ -205,7 +205,8 @@ static float log_sum(const float *logits, int64_t count, float temperature)
         parts[c - whole] += exponential((logits[c] - largest) * scale);
     for (int i = 0; i < LANES; i++)
         sum += parts[i];
-    return largest * scale + logf(sum);
+    *most = largest;
+    return logf(sum);
 }
 
 /* The `rank`-th largest of values [count], from 1; they are left in another order (quickselect). */
@@ -304,14 +305,13 @@ int marginals(
 {
     for (int64_t r = 0; r < rows; r++) {
         const float *row = logits + r * vocab;
-        float *best = log_probs + r * count, all = log_sum(row, vocab, temperature);
+        float *best = log_probs + r * count, largest;
+        float all = log_sum(row, vocab, temperature, &largest);
         if (isnan(all))
             return 1;
         select_best(row, vocab, count, best, ids + r * count);
-        for (int64_t c = 0; c < count; c++) {
-            float score = best[c] / temperature - all;
-            best[c] = score > 0 ? 0 : score;
-        }
+        for (int64_t c = 0; c < count; c++)
+            best[c] = (best[c] - largest) / temperature - all;
     }
     return 0;
 }
@@ -360,22 +360,22 @@ int step(
             rows, states);
     int failed = 0;
     for (int64_t r = 0; r < rows && !failed; r++) {
-        float *path = paths + r * count, *state = states + r * stride, all;
+        float *path = paths + r * count, *state = states + r * stride, all, largest;
         if (growth->whole) {
             correct(head, growth, depth, state, NULL, head->vocab, middle, growth->logits);
-            all = log_sum(growth->logits, head->vocab, 1);
+            all = log_sum(growth->logits, head->vocab, 1, &largest);
             for (int64_t c = 0; c < count; c++)
                 path[c] = growth->logits[ids ? ids[c] : c];
         } else {
             correct(head, growth, depth, state, ids, count, middle, path);
-            all = log_sum(path, count, 1);
+            all = log_sum(path, count, 1, &largest);
         }
         failed = isnan(all);
+        if (!ids) /* a chain goes by logits: scores that were added up can be equal by rounding */
+            continue;
         float above = growth->scores[first + r];
-        for (int64_t c = 0; c < count; c++) {
-            float score = path[c] - all;
-            path[c] = (score > 0 ? 0 : score) + above;
-        }
+        for (int64_t c = 0; c < count; c++)
+            path[c] = path[c] - largest - all + above;
     }
     int64_t *tokens = growth->tokens + next, *places = growth->rows + next;
     int64_t total = rows * count, kept = quota < total ? quota : total;

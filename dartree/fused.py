@@ -19,26 +19,26 @@ import torch
 
 from dartree.drafter import Block
 from dartree.heads import DominoHead, Head, MarkovHead, NoCorrection
-from dartree.native import PANEL, GrowthStruct, HeadStruct, available, library, whole
+from dartree.native import MOST_BEST, PANEL, GrowthStruct, HeadStruct, available, library, whole
 from dartree.pruning import Children
 from dartree.settings import TreeSettings
 
 
-def reason(head: Head, like: torch.Tensor) -> str | None:
+def reason(head: Any, like: torch.Tensor) -> str | None:
     """Why ``head`` cannot be fused, in one sentence; None where it can.
 
     ``like``: a weight of the drafter, for the dtype and device of a head that has none.
     """
-    weight = like
-    if isinstance(head, DominoHead):
+    weight, kind = like, type(head)  # not what was derived from them: it may score otherwise
+    if kind is DominoHead:
         weight = head.embed_proj[2].weight
         if not head.has_table():
             return "a fused head needs the table of its GRU's inputs, which is too large here."
-    elif isinstance(head, MarkovHead) and head.kind == "vanilla":
+    elif kind is MarkovHead and head.kind == "vanilla":
         weight = head.markov_head.markov_w2.weight
-    elif not isinstance(head, NoCorrection):
-        kind = f"{head.kind} Markov" if isinstance(head, MarkovHead) else head.name
-        return f"only Domino's and DSpark's vanilla heads can be fused, got {kind}."
+    elif kind is not NoCorrection:
+        name = f"{head.kind} Markov" if kind is MarkovHead else kind.__name__
+        return f"only Domino's and DSpark's vanilla heads can be fused, got {name}."
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return f"fusing is for float32 on cpu, got {weight.dtype} on {weight.device}."
     return available()
@@ -82,7 +82,7 @@ class FusedHead:
         return getattr(self.plain, name)
 
     def __reduce__(self) -> tuple:
-        return FusedHead, (self.plain,)
+        return fuse_head, (self.plain, torch.empty(0))  # plain where there is no compiler
 
     def expansion(
         self, block: Block, quotas: Sequence[int], settings: TreeSettings
@@ -137,6 +137,8 @@ class FusedHead:
         self, logits: torch.Tensor, count: int, temperature: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Best ids of each row of ``logits`` [D, V], and their log-softmax over V: both [D, K]."""
+        if count > MOST_BEST or not logits.is_cpu:
+            return None
         logits = _readable(logits)
         depth, vocabulary = logits.shape
         ids, log_probs = np.empty((depth, count), np.int64), np.empty((depth, count), np.float32)
@@ -155,8 +157,10 @@ class FusedHead:
     ) -> _Steps | None:
         """What was made for the last block with the same ``key``, begun anew for this one."""
         struct, kind = self.struct(), key[0]
-        shape = (block.hidden.shape[1] if struct.state else 0, block.base_logits.shape[1])
-        if shape != (struct.hidden, struct.vocab):
+        best = (settings.candidates, *quotas)
+        if min(best) < 1 or max(best) > MOST_BEST:
+            return None
+        if not _fits(struct, block, len(quotas) or settings.depth):
             return None
         last, made = getattr(self._local, kind, (None, None))
         if made is None or last != (key, id(struct)):
@@ -167,41 +171,68 @@ class FusedHead:
     def struct(self) -> HeadStruct:
         """The head as C sees it; made again where the plain head got other weights."""
         head = self.plain
-        tables = head.tables() if isinstance(head, DominoHead) else ()
+        tables = head.tables() if type(head) is DominoHead else ()
         same = len(tables) == len(self._tables) and all(map(operator.is_, tables, self._tables))
         if not same or self._struct is None or self._made_of != _versions(self._weights):
             self._tables, self._struct = tables, self._make(*tables)
         return self._struct
 
-    def _make(self, *tables: torch.Tensor) -> HeadStruct:
-        head, sizes, weights = self.plain, (0, 0, 0, 0, 0), tables
+    def _make(self, *tables: torch.Tensor | Any) -> HeadStruct:
+        """With a vocabulary of 0, which fits no block, where it cannot be fused (any more)."""
+        head, sizes = self.plain, (0, 0, 0, 0, 0)
+        weights = _weights(head)
         made: list[torch.Tensor | None] = [None] * 4
-        if isinstance(head, DominoHead):
-            joint, inputs = tables
+        if not all(map(_is_plain, (*tables, *weights))):
+            pass
+        elif type(head) is DominoHead:
+            (joint, inputs), (first, output) = tables, weights
             middle, _, state = head.sizes
-            weights = first, output = head.embed_proj[0].weight, head.embed_proj[2].weight
             z = _padded(first[:, : head.hidden_size], middle, dim=0)
             both = _padded(_padded(joint, middle, *(state,) * 3, dim=0), state)
             inputs = _padded(inputs, *(state,) * 3)
             made = [_panels(z), _panels(both), inputs, _padded(output, middle)]
-            sizes = (whole(state), whole(middle), len(output), head.prefix, head.hidden_size)
-        elif isinstance(head, MarkovHead):
-            markov = head.markov_head
-            weights = inputs, output = markov.markov_w1.weight, markov.markov_w2.weight
+            known = min(len(inputs), len(output))
+            sizes = (whole(state), whole(middle), known, head.prefix, head.hidden_size)
+        elif type(head) is MarkovHead:
             made[2:] = [_padded(weight, head.rank) for weight in weights]
-            sizes = (0, whole(head.rank), len(output), 0, 0)
+            sizes = (0, whole(head.rank), min(map(len, weights)), 0, 0)
         struct: Any = HeadStruct(*sizes, *(None if t is None else t.data_ptr() for t in made))
         # Held as long as anything points there, and so that no other tensor comes to lie there.
         struct.kept = [t for t in made if t is not None]
         struct.held = [t.detach() for t in weights]
-        self._weights = [t for t in weights if not t.is_inference()]
-        self._made_of = _versions(self._weights)
+        self._weights, self._made_of = weights, _versions(weights)
         return struct
+
+
+def _weights(head: Any) -> list[torch.Tensor]:
+    """The weights that C functions read from, beside the tables of the head."""
+    if type(head) is DominoHead:
+        return [head.embed_proj[0].weight, head.embed_proj[2].weight]
+    if type(head) is MarkovHead and head.kind == "vanilla":
+        return [head.markov_head.markov_w1.weight, head.markov_head.markov_w2.weight]
+    return []
+
+
+def _is_plain(tensor: torch.Tensor | None) -> bool:
+    """Whether it is there and fp32 on the CPU, and not moved or cast since."""
+    return tensor is not None and tensor.is_cpu and tensor.dtype is torch.float32
+
+
+def _fits(struct: HeadStruct, block: Block, depth: int) -> bool:
+    """Whether C functions find all that they read: they check no bounds."""
+    hidden, base = block.hidden, block.base_logits
+    return (
+        base.shape[1] == struct.vocab > block.anchor >= 0
+        and (not struct.state or hidden.shape[1] == struct.hidden)
+        and min(len(hidden), len(base)) >= depth
+        and hidden.is_cpu
+        and base.is_cpu
+    )
 
 
 def _versions(weights: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     """What changes where a weight is moved or written to."""
-    return [(weight.data_ptr(), weight._version) for weight in weights]
+    return [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]
 
 
 def _padded(weight: torch.Tensor, *parts: int, dim: int = -1) -> torch.Tensor:

@@ -95,7 +95,7 @@ def scored(
 
 def logits_of(head: Head) -> str:
     """What messages call the logits of ``head``."""
-    return f"logits of {type(getattr(head, 'plain', head)).__name__}.score"
+    return f"logits of {type(head).__name__}.score"
 
 
 def base_values(block: Block, candidates: torch.Tensor | None) -> Sequence[torch.Tensor]:

@@ -12,7 +12,7 @@ from dartree.checkpoints import empty_drafter
 from dartree.checks import CheckpointError, first_line, positive_int
 from dartree.drafter import DrafterConfig
 from dartree.heads import TABLE_BYTES
-from dartree.native import whole
+from dartree.native import MOST_BEST, whole
 from dartree.packed import MOST_BYTES
 from dartree.settings import TreeSettings
 
@@ -180,6 +180,8 @@ def _forward(c: Any, rows: int, logit_rows: int, past: int, taps: int, value_byt
 
 def _fused(drafter: DrafterConfig, settings: TreeSettings) -> int:
     """Bytes that a fused head keeps for `dartree`: fp32, and sizes in whole panels."""
+    if max(settings.width, settings.candidates) > MOST_BEST:
+        return 0
     h, v = drafter.hidden_size, drafter.vocab_size
     if drafter.head == "domino":
         g, m = drafter.gru_hidden_dim, drafter.emb_dim

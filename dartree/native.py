@@ -22,6 +22,7 @@ from typing import Any
 from dartree.checks import first_line
 
 PANEL = 64  # that of fused.c
+MOST_BEST = 1024  # of these fused.c keeps the best by insertion; of more, torch is faster
 SOURCE = Path(__file__).with_name("fused.c")
 COMPILERS = ("cc", "gcc", "clang")
 # No -ffast-math: NaN and infinity must stay what they are.
@@ -81,24 +82,42 @@ def library() -> tuple[Any, float]:
 
 
 def _build() -> ctypes.CDLL:
-    named = os.environ.get("CC")
-    compiler = shlex.split(named) if named else [next(filter(shutil.which, COMPILERS), "")]
-    if not compiler[0]:
-        raise BuildError("no C compiler was found (cc, gcc or clang; CC names another).")
+    compiler = _compiler()
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     with contextlib.ExitStack() as kept:
-        # Windows locks a library that is loaded; nobody else does.
-        folder = Path(kept.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        out = folder / "fused.so"
-        command = [*compiler, *FLAGS, native, str(SOURCE), "-o", str(out), "-lm"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-            if done.returncode:  # some compilers do not know the processor
-                command.remove(native)
-                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-            if done.returncode:
-                said = first_line(RuntimeError(done.stderr))
+            # Windows locks a library that is loaded; nobody else does.
+            made = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            out = Path(kept.enter_context(made)) / "fused.so"
+        except OSError as error:
+            raise BuildError(f"no folder for it could be made: {first_line(error)}") from None
+        rest = [str(SOURCE), "-o", str(out), "-lm"]
+        try:
+            said = _failure([*compiler, *FLAGS, native, *rest])
+            if said is not None:  # some compilers do not know the processor
+                said = _failure([*compiler, *FLAGS, *rest])
+            if said is not None:
                 raise BuildError(f"{compiler[0]} failed: {said}")
             return ctypes.CDLL(str(out))
         except (OSError, subprocess.SubprocessError) as error:
             raise BuildError(f"{compiler[0]} cannot be used: {first_line(error)}") from None
+
+
+def _compiler() -> list[str]:
+    named = os.environ.get("CC", "")
+    try:
+        command = shlex.split(named) or list(filter(shutil.which, COMPILERS))[:1]
+    except ValueError as error:  # a quotation without its end
+        raise BuildError(f"CC must be a command, got {named!r}: {error}.") from None
+    if not command:
+        raise BuildError("no C compiler was found (cc, gcc or clang; CC names another).")
+    return command
+
+
+def _failure(command: list[str]) -> str | None:
+    """What a compiler said where it failed, in one line."""
+    # Messages come in any encoding, whatever Python takes for the system's.
+    done = subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120
+    )
+    return first_line(RuntimeError(done.stderr)) if done.returncode else None

@@ -17,6 +17,7 @@ import torch
 from dartree.checks import instance
 from dartree.clock import Clock
 from dartree.drafter import Block
+from dartree.fused import FusedHead, plain_head
 from dartree.heads import Head, logits_of, scored
 from dartree.pruning import Children, grow_best_first, subtree, top_b_nodes
 from dartree.settings import TreeSettings
@@ -83,17 +84,15 @@ def best_marginals(
     """What a fused head makes of ``logits`` [D, V]: the best ids [D, K] and their log-softmax over
     V; None from other heads, and for logits that are not finite.
     """
-    fused = getattr(head, "marginals", None)
-    return fused and fused(logits, count, temperature)
+    return head.marginals(logits, count, temperature) if isinstance(head, FusedHead) else None
 
 
 @torch.no_grad()
 def greedy_chain(block: Block, head: Head, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Self-fed corrected chain (Domino): ids [D] and the corrected logits [D, V] along it."""
-    fused = getattr(head, "chain", None)  # of a fused head
-    if fused and (found := fused(block, depth)):
+    if isinstance(head, FusedHead) and (found := head.chain(block, depth)):
         return found
-    head = getattr(head, "plain", head)
+    head = plain_head(head)
     state = head.start(block, None)
     ids, rows = [], []
     for level in range(1, depth + 1):
@@ -114,7 +113,7 @@ def propose_domino(block: Block, head: Head, settings: TreeSettings, clock: Cloc
         logps = torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]  # [D]
         scores = logps.cumsum(0).cpu().numpy()
         if math.isnan(scores[-1]):
-            logps = careful_log_probs(logits, TreeSettings(), logits_of(head))
+            logps = careful_log_probs(logits, TreeSettings(), logits_of(plain_head(head)))
             scores = logps.gather(1, ids[:, None])[:, 0].cumsum(0).cpu().numpy()
         tree = DraftTree.chain(ids.cpu().numpy(), scores)
     return Proposal(tree, head_calls=depth)
@@ -166,7 +165,7 @@ def propose_domino_ddtree(
     with clock.stage("expand"):
         depth = block.limits(settings).depth
         _, logits = greedy_chain(block, head, depth)
-        tree, candidates = best_first_on_rows(logits, settings, logits_of(head), head)
+        tree, candidates = best_first_on_rows(logits, settings, logits_of(plain_head(head)), head)
     return Proposal(tree, head_calls=depth, candidates=candidates)
 
 
@@ -175,8 +174,7 @@ def propose_heap(block: Block, head: Head, settings: TreeSettings, clock: Clock)
     """Best-first with one head call per expanded node: what depth-wise expansion replaces."""
     with clock.stage("expand"):
         limits = block.limits(settings)
-        fused = getattr(head, "children_of", None)  # of a fused head
-        found = fused and fused(block, limits)
+        found = head.children_of(block, limits) if isinstance(head, FusedHead) else None
         try:
             candidates, children = found or children_of(head, block, limits)
             tree, calls = grow_by_heap(children, limits)
@@ -206,7 +204,7 @@ def grow_by_heap(children: NodeExpander, limits: TreeSettings) -> tuple[DraftTre
 
 def children_of(head: Head, block: Block, limits: TreeSettings) -> tuple[np.ndarray, NodeExpander]:
     """Candidates [D, K], and the function of one node: one head call over one row."""
-    head = getattr(head, "plain", head)
+    head = plain_head(head)
     candidates = top_candidates(block.base_logits[: limits.depth].float(), limits.candidates)
     full = limits.normalise == "vocabulary"
     wide = block.base_logits.shape[1] if full else candidates.shape[1]

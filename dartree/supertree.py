@@ -11,11 +11,13 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from dartree.drafter import Block
+from dartree.fused import FusedHead, plain_head
 from dartree.heads import Head, logits_of, scored
 from dartree.settings import TreeSettings
 from dartree.tree import Supertree
@@ -84,11 +86,10 @@ def grow_supertree(
     """
     limits = block.limits(settings)
     quotas = [limits.width] * limits.depth if quotas is None else list(quotas)
-    fused = getattr(head, "expansion", None)  # of a fused head
-    if fused and (found := fused(block, quotas, limits)):
+    if isinstance(head, FusedHead) and (found := head.expansion(block, quotas, limits)):
         candidates, *arrays = found
         return Expansion(Supertree.built(*arrays), candidates, head_calls=len(quotas))
-    return _grow_on_tensors(getattr(head, "plain", head), block, quotas, limits)
+    return _grow_on_tensors(plain_head(head), block, quotas, limits)
 
 
 def _grow_on_tensors(
@@ -96,7 +97,8 @@ def _grow_on_tensors(
 ) -> Expansion:
     candidates = top_candidates(block.base_logits[: len(quotas)].float(), limits.candidates)
     # A compiled head brings its own: the same function as one graph.
-    grow = getattr(head, "grow", None) or functools.partial(grow_levels, head)
+    own = hasattr(type(head), "grow")  # whatever hands attributes of another head on has none
+    grow: Any = cast(Any, head).grow if own else functools.partial(grow_levels, head)
     tokens, rows, scores, best = grow(block, candidates, quotas, limits)
     values = scores.cpu().numpy()
     careful = math.isnan(values.max())
