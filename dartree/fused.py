@@ -152,6 +152,10 @@ class FusedHead:
         made = vars(self._local).values()
         return [getattr(self._struct, "kept", []), [steps.tensors for _, steps in made]]
 
+    def forget(self) -> None:
+        """Drop what this thread keeps for blocks of any method; the next ones make it anew."""
+        vars(self._local).clear()
+
     def _steps(
         self, key: tuple, block: Block, settings: TreeSettings, quotas: Sequence[int] = ()
     ) -> _Steps | None:

@@ -120,4 +120,7 @@ def _failure(command: list[str]) -> str | None:
     done = subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120
     )
-    return first_line(RuntimeError(done.stderr)) if done.returncode else None
+    if not done.returncode:
+        return None
+    said = done.stderr.strip()
+    return first_line(RuntimeError(said)) if said else f"exit status {done.returncode}"

@@ -108,6 +108,8 @@ def stage_memory(
     pairing = stack.pairing(method)
     if compiled_parts(stack):
         raise ValueError("stack must not be compiled: its graphs make their tensors out of sight.")
+    if isinstance(pairing.head, FusedHead):
+        pairing.head.forget()  # what other methods have left there
     decoding = Decoding(
         stack, ids, method=method, settings=settings, max_new_tokens=max_new_tokens, stop=[]
     )
