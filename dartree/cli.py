@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from dartree.arguments import LazyParser
@@ -41,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"dartree: {_one_line(error)}", file=sys.stderr)
+        _drop_output()
         return 1
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
@@ -58,6 +60,14 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print("dartree: interrupted.", file=sys.stderr)
         return 130
+
+
+def _drop_output() -> None:
+    """Let go of what cannot be written: Python would try it again at the end, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupted(error: BaseException | None) -> bool:
