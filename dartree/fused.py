@@ -69,7 +69,7 @@ class FusedHead:
 
     def __init__(self, head: Head | Any) -> None:
         self.plain = head
-        self._library, self.seconds = library()
+        self._library = library()
         self._struct: HeadStruct | Any = None
         self._tables: tuple[torch.Tensor | Any, ...] = ()
         self._weights: list[torch.Tensor] = []

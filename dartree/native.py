@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,13 @@ def available() -> str | None:
 
 
 @functools.lru_cache(maxsize=1)
-def library() -> tuple[Any, float]:
-    """The C functions and the seconds their build took; raises BuildError."""
-    start = time.perf_counter()
-    built = _build()
+def library() -> Any:
+    """The C functions, built when they are first asked for; raises BuildError."""
+    built: Any = _build()
     built.marginals.argtypes = [PLACE, NUMBER, NUMBER, NUMBER, ctypes.c_float, PLACE, PLACE]
     built.begin.argtypes = [PLACE, PLACE]
     built.step.argtypes = [PLACE, PLACE, *[NUMBER] * 7]
-    return built, time.perf_counter() - start
+    return built
 
 
 def _build() -> ctypes.CDLL:

@@ -17,10 +17,10 @@ from dartree.arguments import (
     tree_settings,
 )
 from dartree.commands.many_prompts import (
+    check_timed,
     checked,
     prompt_arguments,
     prompts_name,
-    timed_tokens,
     with_progress,
     write_json,
 )
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Time the methods, or sweep, and print the tables."""
     methods, repeats, prompts = checked(args)
     options = {"repeats": repeats, "prompts_file": prompts_name(args.prompts), **sampling(args)}
-    timed_tokens(options["max_new_tokens"])
+    check_timed(options["max_new_tokens"])
     _refuse_contradictions(args)
     tuned = tuned_file(args)
     stack = load(args)

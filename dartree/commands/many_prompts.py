@@ -43,11 +43,10 @@ def checked(args: argparse.Namespace) -> tuple[list[str], int, list[dict[str, An
     return methods, repeats, prompts
 
 
-def timed_tokens(max_new_tokens: int) -> int:
-    """Return ``max_new_tokens`` if a text of that length has a round, else raise ValueError."""
+def check_timed(max_new_tokens: int) -> None:
+    """ValueError for a length of which nothing is timed: the first token has no round."""
     if max_new_tokens < 2:
         raise ValueError("max_new_tokens must be at least 2, got 1: the first is not timed.")
-    return max_new_tokens
 
 
 def method_names(text: str) -> list[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from dartree.arguments import integer, load, option, stack_arguments
 from dartree.commands.many_prompts import (
+    check_timed,
     method_names,
     prompt_files,
     prompt_rows,
-    timed_tokens,
     write_json,
 )
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     names = ("limit", "repeats", "max_new_tokens")
     limit, repeats, tokens = (positive_int(n, integer(n, getattr(args, n))) for n in names)
-    timed_tokens(tokens)
+    check_timed(tokens)
     methods = with_settings(METHODS if args.methods is None else method_names(args.methods))
     prompts = split_off(prompt_rows(prompt_files(args.prompts)), limit)
     check_output("json", args.json)
