@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -210,6 +211,9 @@ def check_compile(args: argparse.Namespace) -> None:
 
 
 def load(args: argparse.Namespace) -> Stack:
+    import torch
+
+    from dartree.machine import OtherJobs
     from dartree.stack import load_stack
     from dartree.tensor_parallel import TENSOR_PARALLEL
 
@@ -225,11 +229,14 @@ def load(args: argparse.Namespace) -> Stack:
         raise ValueError("device_map can be combined with --compile head only, got all.")
     if args.device_map == TENSOR_PARALLEL:
         raise ValueError(f"device_map {TENSOR_PARALLEL} is for dartree paper only.")
+    jobs = OtherJobs()
     stack = load_stack(
         args.stack, target=args.target, drafter=args.drafter, dflash=args.dflash,
         dtype=args.dtype, device=args.device, device_map=args.device_map, pack=args.pack,
         fuse=args.fuse,
     )  # fmt: skip
+    if stack.target.device.type == "cpu" and (advice := jobs.advice(torch.get_num_threads())):
+        print(f"[{advice}]", file=sys.stderr)
     if args.compile:
         from dartree.compiled import compiled_stack
 

@@ -24,7 +24,7 @@ from dartree.compare import NOTHING_TO_TIME, compare, settings_by_method
 from dartree.compiled import compiled_parts, compiled_stack, report, uses_cuda_graphs, why_not
 from dartree.decode import Generation, generate
 from dartree.entries import ms_per_round
-from dartree.machine import machine, versions
+from dartree.machine import OtherJobs, machine, versions
 from dartree.memory import estimate
 from dartree.methods import check_method
 from dartree.prompt_files import prompt_of
@@ -160,6 +160,7 @@ def sweep(
         raise ValueError(f"{what}, got none.")
     points: dict[tuple[float, str], list[list[Generation]]] = {}
     peaks: dict[tuple[float, str], float] = {}
+    jobs = OtherJobs()
     try:
         # Repeats outermost, a warm-up first: a slow minute touches all values alike.
         for repeat, value in itertools.product(range(repeats + 1), values):
@@ -191,6 +192,7 @@ def sweep(
                     peaks[value, method] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
     finally:
         torch.set_num_threads(threads)
+    busy = jobs.cores()
     rows = [{"value": value, **_swept(method, runs)} for (value, method), runs in points.items()]
     for row in rows:
         if peaks:
@@ -198,7 +200,7 @@ def sweep(
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
             "prompts": len(prompts), "prompts_file": prompts_file,
             "max_new_tokens": max_new_tokens, "machine": machine(), "versions": versions(),
-            "stack": stack.name, "on": on, "sampling": sampling}  # fmt: skip
+            "other_jobs": busy, "stack": stack.name, "on": on, "sampling": sampling}  # fmt: skip
 
 
 def _peak_mib(stack: Stack, ids: Sequence[int], method: str, settings, max_new_tokens) -> float:

@@ -12,7 +12,7 @@ from dartree.checks import instance, positive_int
 from dartree.compiled import compiled_parts
 from dartree.decode import Decoding, Generation, generate
 from dartree.entries import method_entry
-from dartree.machine import machine, versions
+from dartree.machine import OtherJobs, machine, versions
 from dartree.methods import METHODS, TABLE, check_method
 from dartree.prompt_files import prompt_field, prompt_of
 from dartree.report_tables import format_table as format_table
@@ -39,7 +39,8 @@ def compare(
 ) -> dict[str, Any]:
     """Run ``methods`` on every prompt.
 
-    Returns {methods: entries, prompts, prompts_file, machine, versions, options}.
+    Returns {methods: entries, prompts, prompts_file, machine, other_jobs, versions,
+    options}. ``other_jobs``: the cores that other processes kept busy (None: not known).
 
     ``settings``: for all methods, or by method (the stack's own for those that are not named).
     ``baselines``: name -> function (prompt, max_new_tokens=..., temperature=..., seed=...) for
@@ -86,6 +87,7 @@ def compare(
         for row in rows:
             run(prompt_of(row), max_new_tokens=length, **options)
     runs: dict[str, list[list[Generation]]] = {m: [] for m in runners}
+    jobs = OtherJobs()
     for row in prompts:
         for repeat in range(repeats):
             for method, run in runners.items():
@@ -96,6 +98,7 @@ def compare(
                 runs[method][-1].append(out)
                 if progress:
                     progress(f"{row['id']} {method}")
+    busy = jobs.cores()
     entries = [
         method_entry(method, runs[method], runs["ar"], prompts, temperature) for method in runners
     ]
@@ -108,6 +111,7 @@ def compare(
         "prompts": [{"id": r["id"], "domain": r["domain"]} for r in prompts],
         "prompts_file": prompts_file,
         "machine": machine(),
+        "other_jobs": busy,
         "versions": versions(),
         "options": {"max_new_tokens": max_new_tokens, "temperature": temperature,
                     "repeats": repeats, "seed": seed, **sampling},

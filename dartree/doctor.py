@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import platform
+import time
 
 MODULES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "matplotlib", "seaborn",
@@ -63,19 +64,16 @@ def _hardware() -> list[str]:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         lines.append(f"memory         {total / 2**30:.1f} GiB")
-    return lines + _load(torch.get_num_threads())
+    return lines + _other_jobs(torch.get_num_threads())
 
 
-def _load(threads: int) -> list[str]:
-    """How busy the machine is, and what to do where other jobs leave fewer cores than threads."""
-    try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):  # not on Windows, and not everywhere else
+def _other_jobs(threads: int) -> list[str]:
+    """How busy others keep the machine; nothing where the system does not say."""
+    from dartree.machine import OtherJobs
+
+    jobs = OtherJobs()
+    time.sleep(2 * OtherJobs.LEAST)
+    if (busy := jobs.cores()) is None:
         return []
-    cores, line = os.cpu_count() or 1, f"load           {load:.1f} in the last minute"
-    if threads > 1 and load + threads > cores + 0.5:  # this command itself adds a little
-        line += (
-            f": other jobs leave fewer than {threads} of the {cores} cores free, and threads that "
-            "wait for each other spin; --threads 1 or OMP_NUM_THREADS=1"
-        )
-    return [line]
+    quiet = f"other jobs keep {busy:.1f} of {os.cpu_count()} cores busy"
+    return [f"busy           {jobs.advice(threads) or quiet}"]

@@ -1,9 +1,10 @@
-"""What numbers were measured on: the machine, and the versions of everything."""
+"""What numbers were measured on: the machine, what else it did, and the versions of everything."""
 
 from __future__ import annotations
 
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,49 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+class OtherJobs:
+    """The cores that other processes keep busy, from when this is made on.
+
+    By Linux's own count of processor time, which knows nothing of a job that waits.
+    """
+
+    LEAST = 0.2  # seconds; that count goes in steps of a hundredth
+
+    def __init__(self) -> None:
+        self._start = _processor_time()
+
+    def cores(self) -> float | None:
+        """Their mean number; None where the system does not say, and for less than LEAST."""
+        now, start = _processor_time(), self._start
+        if now is None or start is None or now[0] - start[0] < self.LEAST:
+            return None
+        seconds, all_busy, own = (b - a for a, b in zip(start, now, strict=True))
+        if all_busy < own / 2:  # a sandbox that shows zeros
+            return None
+        return max(0.0, all_busy - own) / seconds
+
+    def advice(self, threads: int) -> str | None:
+        """What to do where they leave fewer cores than ``threads``, else None."""
+        cores, busy = os.cpu_count() or 1, self.cores()
+        if busy is None or threads < 2 or busy + threads < cores + 0.5:
+            return None
+        return (
+            f"other jobs keep {busy:.1f} of {cores} cores busy, and the {threads} threads of this "
+            "one spin while they wait for each other; --threads 1 or OMP_NUM_THREADS=1"
+        )
+
+
+def _processor_time() -> tuple[float, float, float] | None:
+    """Seconds: a clock's, of all processes on all cores, of this one and those it waited for."""
+    try:
+        words = Path("/proc/stat").read_text().split(maxsplit=9)
+        user, nice, system, _, _, interrupts, soft, stolen = map(int, words[1:9])
+    except (OSError, ValueError):
+        return None
+    busy = (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter(), busy, sum(os.times()[:4])
 
 
 def versions() -> dict[str, str]:

@@ -73,7 +73,7 @@ def format_bench(result: Mapping[str, Any]) -> str:
     lines = [
         text_table(rows),
         "",
-        f"{_ran(result)}, interleaved; {result['machine']['processor']}.",
+        f"{_ran(result)}, interleaved; {measured_on(result)}.",
         TAU,
         f"vs fastest: tokens/s against {result['fastest_baseline']}, the fastest one-token loop "
         "of this run; vs hf: against transformers' generate; vs ar: against `ar`, our one-token "
@@ -110,6 +110,14 @@ def _ran(result: Mapping[str, Any]) -> str:
     """What was run: stack, prompts, limits and repeats."""
     options = result["options"]
     return f"{run_on(result['methods'][0])}, {_prompts(result)}, {_decoded(options)}"
+
+
+def measured_on(result: Mapping[str, Any]) -> str:
+    """The processor, and how busy other jobs kept it where that is known."""
+    facts, busy = result["machine"], result.get("other_jobs")
+    if busy is None:
+        return facts["processor"]
+    return f"{facts['processor']}, other jobs kept {busy:.2f} of {facts['cores']} cores busy"
 
 
 def _decoded(options: Mapping[str, Any]) -> str:
@@ -188,7 +196,7 @@ def format_sweep(result: dict[str, Any]) -> str:
         text_table(rows),
         "",
         f"{result['on']}, {counted(result['prompts'], 'prompt')}{file}, {_decoded(options)}; "
-        f"{result['machine']['processor']}.",
+        f"{measured_on(result)}.",
         f"The settings beside {result['parameter']}: {', '.join(settings_words(settings))}.",
         "range: of ms/round, the fastest and the slowest repeat. The columns after it are the "
         "milliseconds of the stages.",

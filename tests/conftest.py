@@ -19,6 +19,12 @@ DATA = Path(__file__).parent / "data"
 CASES = ("dflash", "domino", "domino-shift", "dspark-vanilla")
 
 
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """What else the machine does at that moment changes no test."""
+    monkeypatch.setattr("dartree.machine._processor_time", lambda: None)
+
+
 @pytest.fixture(scope="session", params=CASES)
 def case(request):
     """(stack, expected tensors, name) of one conformance case, fp32."""

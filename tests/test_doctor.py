@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dartree import doctor
+from dartree.machine import OtherJobs
 from tests.commands import run
 
 
@@ -23,13 +22,14 @@ def test_doctor_says_why_something_cannot_work(monkeypatch, capsys):
     assert "bf16 on CPU    emulated only" in out
 
 
-@pytest.mark.parametrize(("load", "threads", "advice"), [
-    (0.1, 2, False), (1.2, 2, True), (3.0, 1, False), (3.0, 2, True),
-])  # fmt: skip
-def test_doctor_says_that_the_machine_is_busy(monkeypatch, load, threads, advice):
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
-    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 2)
-    (line,) = doctor._load(threads)
-    assert f" {load} in the last minute" in line and ("--threads 1" in line) == advice
-    monkeypatch.delattr(doctor.os, "getloadavg")
-    assert doctor._load(threads) == []
+def test_doctor_says_how_busy_the_machine_is(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(OtherJobs, "cores", lambda self: 0.25)
+    assert doctor._other_jobs(2) == ["busy           other jobs keep 0.2 of 8 cores busy"]
+    monkeypatch.setattr(OtherJobs, "cores", lambda self: 7.0)
+    (line,) = doctor._other_jobs(2)
+    assert (
+        line.startswith("busy           other jobs keep 7.0 of 8 cores") and "--threads 1" in line
+    )
+    monkeypatch.setattr(OtherJobs, "cores", lambda self: None)
+    assert doctor._other_jobs(2) == []

@@ -12,9 +12,9 @@ from dartree.checks import counted, file_path
 from dartree.compare import NOTHING_TO_TIME, compare
 from dartree.compiled import compiled_parts, uses_cuda_graphs
 from dartree.configs import read_json
-from dartree.machine import machine, versions
+from dartree.machine import OtherJobs, machine, versions
 from dartree.methods import TABLE, check_method
-from dartree.report_tables import number, of_repeats, run_on, text_table
+from dartree.report_tables import measured_on, number, of_repeats, run_on, text_table
 from dartree.settings import TreeSettings
 from dartree.stack import Stack
 
@@ -62,10 +62,10 @@ def tune(
     """Time many settings of ``methods`` (None: all that have any) on ``prompts``, greedily.
 
     Returns {methods: trials by method, fastest first, stack, on, compiled, cuda_graphs, prompts,
-    max_new_tokens, repeats, machine, versions}. ``on``: stack, dtype, device, layout of weights and
-    threads, as tables name them; ``compiled``: what torch.compile serves, "all", "head" or
-    "nothing"; ``cuda_graphs``: whether it was asked for them. Raises ValueError where no method has
-    settings and where no prompt gives a second token.
+    max_new_tokens, repeats, machine, versions, other_jobs}. ``on``: stack, dtype, device, layout of
+    weights and threads, as tables name them; ``compiled``: what torch.compile serves, "all", "head"
+    or "nothing"; ``cuda_graphs``: whether it was asked for them; ``other_jobs`` as `compare` has
+    it. Raises ValueError where no method has settings and where no prompt gives a second token.
 
     A trial: settings (as a dict), tau, tokens_per_second (mean over the domains), speedup (that
     over the one of `ar` in the same run; it orders the trials, since a machine's speed drifts
@@ -77,6 +77,7 @@ def tune(
     found: dict[str, list[Trial]] = {method: [] for method in chosen}
     trees = using("budget", found)
     facts: dict[str, Any] = {}
+    jobs = OtherJobs()
 
     def run(by_method: Mapping[str, TreeSettings], times: int = 1) -> dict[str, Trial]:
         progress("; ".join(f"{m}: {_text(s)}" for m, s in by_method.items()))
@@ -124,7 +125,7 @@ def tune(
         "stack": stack.name, **facts, "compiled": compiled_parts(stack) or "nothing",
         "cuda_graphs": uses_cuda_graphs(stack),
         "prompts": len(prompts), "max_new_tokens": max_new_tokens, "repeats": repeats,
-        "machine": machine(), "versions": versions(),
+        "machine": machine(), "versions": versions(), "other_jobs": jobs.cores(),
     }  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def format_tuning(result: Mapping[str, Any]) -> str:
     prompts = counted(result["prompts"], "prompt")
     return (
         f"{text_table(rows)}\n\n{result['on']}, {compiled}, {prompts}, up to "
-        f"{result['max_new_tokens']} new tokens, T = 0; {result['machine']['processor']}.\n"
+        f"{result['max_new_tokens']} new tokens, T = 0; {measured_on(result)}.\n"
         "tokens/s: mean over the domains; vs ar: against `ar` in the same run. tried: settings "
         "that were timed once; the fastest of them, here, were timed again, all methods in turn, "
         f"{of_repeats(result['repeats'])}."
