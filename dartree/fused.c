@@ -5,6 +5,7 @@
    head's state along them and writes their best children as new entries. A later value replaces an
    earlier one only if it is better: equal ones go to the smaller id, or (row, candidate). */
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -261,8 +262,10 @@ static void select_best(
     const float *values, int64_t total, int64_t quota, float *best, int64_t *places)
 {
     int64_t kept = 0;
-    /* Only what is above counts; until there are enough, what is equal to the bound does as well. */
-    float bar = nextafterf(lower_bound(values, total, quota), -INFINITY);
+    /* Only what is above counts: a little below the bound, so that what equals it does. The next
+       number below would be none to a processor that takes the smallest ones for 0. */
+    float bound = lower_bound(values, total, quota);
+    float bar = bound - fabsf(bound) * FLT_EPSILON - FLT_MIN;
     int all = bar == -INFINITY; /* then -INFINITY itself counts, too, until there are enough */
     for (int64_t i = 0; i < total; i++) {
         if (!all) { /* most values are none of the best: look at many together */

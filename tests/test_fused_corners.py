@@ -177,6 +177,18 @@ def test_a_chain_takes_the_largest_logit_however_close_the_next(stack, block):
     assert ids.tolist() == [0, 0, 0, 0, 0, 9]
 
 
+def test_zeros_are_found_where_the_smallest_numbers_count_as_zero(stack):
+    logits = torch.zeros(2, 4096)
+    logits[:, 7], logits[:, 100] = 3, -1
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor keeps the smallest numbers")
+    try:
+        ids, _ = stack.head.marginals(logits, 8)
+    finally:
+        torch.set_flush_denormal(False)
+    assert ids.tolist() == [[7, 0, 1, 2, 3, 4, 5, 6]] * 2
+
+
 @pytest.mark.parametrize("method", ["dartree", "heap", "domino"])
 def test_infinite_weights_are_refused_as_by_the_plain_head(stack, block, method):
     recurrent = stack.head.plain.prefix_gru.weight_hh_l0  # a reset of 0, and infinity behind it
