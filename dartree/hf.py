@@ -25,7 +25,8 @@ from dartree.target import cached_rows
 _REFUSED = {
     "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False,
     "output_scores": False, "output_logits": False, "output_attentions": False,
-    "output_hidden_states": False, "token_healing": False,
+    "output_hidden_states": False, "token_healing": False, "penalty_alpha": 0,
+    "dola_layers": None,
 }  # fmt: skip
 _WARPERS = ("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper")
 _OWN_CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")  # the decode loop ends there by itself
@@ -43,8 +44,9 @@ def custom_generate(
     ``drafter``: folder or hub id of a drafter made for that model. Greedy or sampled as the
     GenerationConfig says (temperature, top_k, top_p, min_p; seeded by torch's global generator);
     stopping criteria are asked after every token. One sequence at a time, without padding.
-    ``streamer`` is given here and not to ``generate``, which does not hand it on. Token ids equal
-    those of ``model.generate`` at T = 0. Raises ValueError for what cannot be honoured, here
+    ``streamer`` is given here and not to ``generate``, which does not hand it on; it gets what
+    ``generate`` would give it, the prompt first. Token ids equal those of ``model.generate`` at
+    T = 0. Raises ValueError for what cannot be honoured, here
     already for a drafter that cannot be found.
     """
     check_method(method)
@@ -75,9 +77,12 @@ def custom_generate(
 
 
 def _tokens(decoding: Decoding, input_ids: torch.Tensor, asked: list, streamer: Any) -> list[int]:
-    """New tokens up to the first that a criterion stops at; the streamer gets them as they come."""
+    """New tokens up to the first that a criterion stops at; the streamer gets them as they come,
+    behind the prompt."""
     kept: list[int] = []
     rounds = iter(decoding)
+    if streamer is not None:
+        streamer.put(input_ids.cpu())
     more = True
     while more:
         more = next(rounds, None) is not None
@@ -110,6 +115,9 @@ def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise ValueError("custom_generate cannot honour an attention_mask with padding.")
+    positions = model_kwargs.get("position_ids")
+    if positions is not None and positions[0].tolist() != list(range(input_ids.shape[1])):
+        raise ValueError("custom_generate cannot honour position_ids that do not count from 0.")
     if cached_rows(model_kwargs):
         raise ValueError("custom_generate cannot go on from a filled cache.")
 

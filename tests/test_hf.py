@@ -50,20 +50,22 @@ def test_eos_and_own_criteria_end_it_at_the_same_token(model):
     assert both[0] == both[1] and len(both[0]) == 14
 
 
-def test_the_streamer_gets_every_new_token_in_order(model):
+def test_the_streamer_gets_what_generate_gives_it(model):
     class Keep:
-        ids, ended = [], 0
+        def __init__(self):
+            self.seen = []
 
         def put(self, value):
-            self.ids.extend(value.flatten().tolist())
+            self.seen.append(value.tolist())
 
         def end(self):
-            self.ended += 1
+            self.seen.append("end")
 
-    keep = Keep()
-    out = ours(model, [3, 4, 5], streamer=keep, max_new_tokens=12, do_sample=False,
-               eos_token_id=None, pad_token_id=0)  # fmt: skip
-    assert keep.ids == out[3:] and keep.ended == 1
+    options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    one, two = Keep(), Keep()
+    ours(model, [3, 4, 5], streamer=one, **options)
+    theirs(model, [3, 4, 5], streamer=two, **options)
+    assert one.seen == two.seen and len(one.seen) == 14
 
 
 def test_sampling_follows_the_config_and_the_global_seed(model):
@@ -86,6 +88,9 @@ def test_sampling_follows_the_config_and_the_global_seed(model):
         (dict(return_dict_in_generate=True), "return_dict_in_generate"),
         (dict(repetition_penalty=1.3), "RepetitionPenaltyLogitsProcessor"),
         (dict(attention_mask=torch.tensor([[0, 1, 1]])), "padding"),
+        (dict(position_ids=torch.tensor([[0, 7, 30]])), "position_ids"),
+        (dict(penalty_alpha=0.6, top_k=4), "penalty_alpha"),
+        (dict(dola_layers="low"), "dola_layers"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(model, options, words):
