@@ -7,6 +7,8 @@ and `ar` on a compiled target with a static cache.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,8 @@ class _Times:
 def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options: Any) -> Generation:
     """The prompt continued by ``model.generate`` of transformers: greedy, or sampled at T > 0.
 
-    Options: temperature, top_p, top_k, min_p, seed, stop (ids only), raw. The time to the first
+    Options: temperature, top_p, top_k, min_p, seed, stop (ids only), raw; of the checkpoint's
+    generation config only the stop ids count, as for the methods. The time to the first
     token counts as prefill. ``seed`` seeds torch's global generator for this call, since
     ``generate`` has no other; it is put back afterwards. The draws are those of `ar` with this
     seed: both draw once for each token, and from the same probabilities but for their rounding.
@@ -49,21 +52,21 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
     ids = stack.encode(prompt, options.get("raw", False))
     room = stack.target.max_positions - len(ids)
     stop = options.get("stop")
+    stop = stack.stop_ids() if stop is None else stop
     sampling: dict[str, Any] = {"do_sample": False}
     if options.get("temperature"):
         sampling = {"do_sample": True, "temperature": options["temperature"], "top_k": 0}
         sampling |= {k: options[k] for k in ("top_p", "top_k", "min_p") if options.get(k)}
     times = _Times()
     every_gpu = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(every_gpu):
+    with torch.random.fork_rng(every_gpu), _no_generation_config(model):
         torch.manual_seed(options.get("seed", 0))
         start = time.perf_counter()
         tokens = model.generate(
             torch.tensor([ids], device=stack.target.device),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=stack.target.device),
             max_new_tokens=min(max_new_tokens, room), streamer=times, use_cache=True,
-            eos_token_id=stack.stop_ids() if stop is None else (stop or None),
-            pad_token_id=0, **sampling,
+            eos_token_id=stop or None, pad_token_id=0, **sampling,
         )[0, len(ids) :].tolist()  # fmt: skip
         end = time.perf_counter()
     out.method = HF_GENERATE
@@ -80,6 +83,17 @@ def hf_generate(stack: Stack, prompt: Prompt, *, max_new_tokens: int, **options:
     ]
     out.text = stack.decode(tokens)
     return out
+
+
+@contextmanager
+def _no_generation_config(model: Any) -> Iterator[None]:
+    """Without what the checkpoint's config would fill in, such as a top_p or a penalty."""
+    own = model.generation_config
+    model.generation_config = type(own)()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def ar_compiled(compiled: Stack, prompt: Prompt, **options: Any) -> Generation:

@@ -75,6 +75,21 @@ def test_hf_generate_draws_what_ar_draws(cut):
     assert len({tuple(ids) for ids in texts}) > 1
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_hf_generate_takes_stop_ids_alone_from_the_generation_config(temperature):
+    """Qwen3's own has a top_p: the methods do not cut their distribution with it either."""
+    stack = random_stack(dtype=torch.float32)
+    config = stack.target.model.generation_config
+    config.top_p, config.repetition_penalty, config.suppress_tokens = 0.3, 5.0, [1, 2, 3]
+    options = {"max_new_tokens": 24, "temperature": temperature, "seed": 1}
+    ours = dartree.generate(stack, prompt(6), method="ar", **options).token_ids
+    assert baselines.hf_generate(stack, prompt(6), **options).token_ids == ours
+    config.eos_token_id = ours[5]
+    cut = ours[: ours.index(ours[5]) + 1]
+    assert baselines.hf_generate(stack, prompt(6), **options).token_ids == cut
+    assert stack.target.model.generation_config is config and config.top_p == 0.3
+
+
 def test_hf_generate_leaves_the_global_generator_alone(stack):
     torch.manual_seed(5)
     want = torch.rand(1)
