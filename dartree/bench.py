@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import statistics
 import subprocess
 import sys
@@ -243,9 +244,9 @@ def long_prompt(prompts: Sequence[list[int]], index: int, length: int) -> list[i
 # Linux's own count of a process: getrusage would give the larger of its peak and that of the
 # process that started it. Elsewhere getrusage, in bytes on macOS.
 _PEAK = """
-import sys
+import json, sys
 from dartree.cli import main
-status = main(sys.argv[1:])
+status = main(json.load(sys.stdin))  # a command line may be shorter than the ids of a long prompt
 if status:
     sys.exit(status)  # what it said last is the reason
 try:
@@ -264,8 +265,11 @@ def peak_memory(arguments: Sequence[str]) -> int:
 
     Raises ValueError with what that process said last, or its status where it was killed.
     """
-    line = [sys.executable, "-c", _PEAK, "generate", "--json", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    line = json.dumps(["generate", "--json", *arguments])
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK], input=line, text=True, errors="replace", check=False,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}."]
         raise ValueError(f"peak memory cannot be measured: {said[-1]}")

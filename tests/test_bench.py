@@ -298,6 +298,9 @@ def test_peak_memory_is_that_of_another_process():
 def test_why_peak_memory_cannot_be_measured(monkeypatch):
     with pytest.raises(ValueError, match="cannot be measured: dartree: stack must be one of"):
         bench.peak_memory(["--stack", "giant", "--ids", "3"])
+    long = ",".join(["3"] * 70_000)  # more than one argument of a process may hold
+    with pytest.raises(ValueError, match="cannot be measured: dartree: prompt must be shorter"):
+        bench.peak_memory([*STACK, "--ids", long])
     monkeypatch.setattr(bench, "_PEAK", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(ValueError, match="cannot be measured: it ended with status -9"):
         bench.peak_memory([])
