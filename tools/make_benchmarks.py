@@ -9,15 +9,14 @@ names all commands run, with names only these, and the other tables stay as they
 from __future__ import annotations
 
 import json
-import platform
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from dartree.files import write_atomically
-from dartree.machine import machine, versions
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "benchmarks"
 BENCH = "dartree bench --limit 8"
@@ -78,24 +77,32 @@ def run(name: str) -> None:
 
 def page() -> str:
     """README.md from the JSON files that are there."""
-    facts, used = machine(), versions()
+    paths = {name: FOLDER / f"{name}.json" for name in RUNS}
+    kept = {name: json.loads(p.read_text(encoding="utf-8")) for name, p in paths.items()
+            if p.exists()}  # fmt: skip
+    places = {name: _place(found["result"]) for name, found in kept.items()}
+    usual = next(iter(places.values()))
     parts = [
         "# Benchmarks",
         "The latest tables, each below the command that prints it. Made by "
-        "`python tools/make_benchmarks.py` on an otherwise idle machine: "
-        f"{facts['processor']}, {facts['cores']} cores, {platform.system()}; "
-        + ", ".join(f"{name} {version}" for name, version in used.items()) + ".",
+        f"`python tools/make_benchmarks.py` on an otherwise idle machine: {usual}.",
         "Read ratios, not single numbers: the speed of a shared machine moves by 20 % and more "
         "between minutes. Within a table methods are run in turn, prompt by prompt, so that a "
         "slow minute touches all of them; gaps under 15 % are ties.",
-    ]  # fmt: skip
-    for name, (title, _) in RUNS.items():
-        path = FOLDER / f"{name}.json"
-        if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            table = f"```\n$ {found['command']}\n\n{found['stdout'].strip()}\n```"
-            parts += [f"## {title}", *filter(None, [NOTES.get(name)]), table]
+    ]
+    for name, found in kept.items():
+        place = "" if places[name] == usual else f"Made on {places[name]}."
+        table = f"```\n$ {found['command']}\n\n{found['stdout'].strip()}\n```"
+        parts += [f"## {RUNS[name][0]}", *filter(None, [NOTES.get(name), place]), table]
     return "\n\n".join(parts) + "\n"
+
+
+def _place(result: Any) -> str:
+    """The machine and the versions that a result was made with."""
+    one = result[0] if isinstance(result, list) else result
+    facts = one["machine"]
+    used = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+    return f"{facts['processor']}, {facts['cores']} cores, {facts['system']}; {used}"
 
 
 def main(names: list[str]) -> None:
