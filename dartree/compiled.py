@@ -155,12 +155,15 @@ class CompiledTarget(Target):
 
     @torch.no_grad()
     def verify(self, cache: StaticKVCache, rows: TreeRows) -> TargetOutput:  # type: ignore[override]  # of new_cache
-        """As :meth:`Target.verify`; ValueError, too, for more rows than the largest graph has."""
+        """As :meth:`Target.verify`; ValueError, too, for a tree that no graph has rows for."""
         self.check_mask(cache, rows)
         count, past = len(rows.ids), cache.length
         padded = next((n for n in ROW_COUNTS if n >= count), None)
         if padded is None:
-            raise ValueError(f"rows must be at most {ROW_COUNTS[-1]}, got {count}.")
+            raise ValueError(
+                f"a tree for a compiled target must have at most {ROW_COUNTS[-1] - 1} nodes, got "
+                f"{count - 1}: the budget must be smaller."
+            )
         pad = torch.arange(padded, device=self.device)
         pad = torch.where(pad < count, pad, 0)  # rows beyond the tree repeat the anchor
         cache.reserve(past + padded)
