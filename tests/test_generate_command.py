@@ -47,7 +47,7 @@ def test_one_of_a_thing_has_no_plural(capsys, monkeypatch):
     _, _, note = run(capsys, "generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 2)
     assert ": 2 tokens in 1 round, tau" in note and ", 1 thread]" in note
     _, _, note = run(capsys, "generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 1)
-    assert ": 1 token in 0 rounds, tau -" in note
+    assert ": 1 token in 0 rounds, tau -, - tokens/s, ended by length" in note
 
 
 def test_help_names_methods_and_defaults(capsys):

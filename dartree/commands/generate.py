@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from dartree.decode import Decoding, stream_text
     from dartree.files import check_output
     from dartree.records import save_records
+    from dartree.report_tables import number
 
     check_output("records", args.records)
     stack = load(args)
@@ -76,12 +77,11 @@ def run(args: argparse.Namespace) -> int:
             print(result.text if args.no_stream else "", flush=True)
     if args.json:
         return 0
-    tau = "-" if result.tau is None else f"{result.tau:.2f}"
     threads = counted(result.threads, "thread")
     print(
         f"[{result.method}: {counted(result.new_tokens, 'token')} in "
-        f"{counted(result.rounds, 'round')}, tau {tau}, "
-        f"{result.tokens_per_second or 0:.0f} tokens/s, ended by {result.stop_reason}; "
+        f"{counted(result.rounds, 'round')}, tau {number(result.tau)}, "
+        f"{number(result.tokens_per_second, 0)} tokens/s, ended by {result.stop_reason}; "
         f"{result.dtype}, {result.device}, {threads}]",
         file=sys.stderr,
     )
