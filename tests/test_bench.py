@@ -17,11 +17,9 @@ from dartree.cli import main
 from dartree.clock import STAGES
 from dartree.packed import pack
 from dartree.settings import TreeSettings
-from tests.conftest import DATA
+from tests.commands import STACK
 from tests.reference import graphs, greedy, prompt, random_stack
 
-CASE = DATA / "domino-shift"
-STACK = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
 ROWS = [{"id": "a", "domain": "d", "ids": prompt(5)}, {"id": "b", "domain": "d", "ids": prompt(9)}]
 
 

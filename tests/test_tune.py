@@ -10,7 +10,8 @@ import torch
 import dartree
 from dartree.analysis import tuning
 from dartree.cli import main
-from tests.conftest import DATA
+from tests.commands import STACK as OWN
+from tests.commands import write_prompts
 from tests.reference import prompt, random_stack
 
 ROWS = [{"id": f"{d}-{i}", "domain": d, "ids": prompt(4 + i)} for d in "ab" for i in range(3)]
@@ -140,16 +141,9 @@ def test_from_tune_to_bench_by_a_file(small, tmp_path, capsys):
 def test_settings_that_were_found_elsewhere_are_told(fact, other, small, tmp_path, capsys):
     file = tmp_path / "tuned.json"
     line = [
-        *STACK,
-        "--limit",
-        "1",
-        "--repeats",
-        "1",
-        "--max-new-tokens",
-        "6",
-        "--methods",
-        "dartree",
-    ]
+        *OWN, "--threads", "1", "--prompts", str(write_prompts(tmp_path)), "--limit", "1",
+        "--repeats", "1", "--max-new-tokens", "6", "--methods", "dartree",
+    ]  # fmt: skip
     assert main(["tune", *line, "--json", str(file)]) == 0
     line = ["bench", *line, "--no-compile", "--tuned", str(file)]
     assert main(line) == 0
@@ -157,10 +151,6 @@ def test_settings_that_were_found_elsewhere_are_told(fact, other, small, tmp_pat
     file.write_text(json.dumps({**json.loads(file.read_text()), fact: other}))
     assert main(line) == 0
     assert "[tuned elsewhere: " in capsys.readouterr().err
-
-
-CASE = DATA / "domino-shift"
-OWN = ["--target", str(CASE / "target"), "--drafter", str(CASE / "drafter")]
 
 
 @pytest.mark.parametrize(
