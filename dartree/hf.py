@@ -21,7 +21,7 @@ from dartree.settings import TreeSettings
 from dartree.stack import Stack, pair_with_model
 from dartree.target import cached_rows
 
-# Reported by generate() only for methods with one forward a token.
+# Other ways to search, and what only decoding with one forward a token can report.
 _REFUSED = {
     "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False,
     "output_scores": False, "output_logits": False, "output_attentions": False,
@@ -90,13 +90,17 @@ def _tokens(decoding: Decoding, input_ids: torch.Tensor, asked: list, streamer: 
             kept.append(token)
             if streamer is not None:
                 streamer.put(torch.tensor([token]))
-            so_far = torch.cat([input_ids, input_ids.new_tensor([kept])], dim=1)
-            if any(bool(criterion(so_far, None).any()) for criterion in asked):
+            if asked and _is_stopped(asked, input_ids, kept):
                 more = False
                 break
     if streamer is not None:
         streamer.end()
     return kept
+
+
+def _is_stopped(criteria: list, input_ids: torch.Tensor, kept: list[int]) -> bool:
+    so_far = torch.cat([input_ids, input_ids.new_tensor([kept])], dim=1)
+    return any(bool(criterion(so_far, None).any()) for criterion in criteria)
 
 
 def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:

@@ -50,6 +50,19 @@ def test_one_of_a_thing_has_no_plural(capsys, monkeypatch):
     assert ": 1 token in 0 rounds, tau -, - tokens/s, ended by length" in note
 
 
+def test_records_that_cannot_be_written_do_not_take_the_result_with_them(
+    capsys, tmp_path, monkeypatch
+):
+    def full(records, path):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("dartree.records.save_records", full)
+    line = ["generate", *STACK, "--ids", "3,4,5", "--max-new-tokens", 6]
+    status, out, err = run(capsys, *line, "--records", tmp_path / "r.jsonl", "--json")
+    assert status == 1 and "No space left on device" in err
+    assert len(json.loads(out)["token_ids"]) == 6
+
+
 def test_help_names_methods_and_defaults(capsys):
     """The defaults are those that a run without options reports."""
     _, out, _ = run(capsys, "generate", "--help")

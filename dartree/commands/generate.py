@@ -69,12 +69,14 @@ def run(args: argparse.Namespace) -> int:
             if not quiet:
                 print(piece, end="", flush=True)
     finally:  # an error or Ctrl-C loses nothing that was committed
-        if args.records:
-            save_records(result.records, args.records)
-        if args.json:
-            print(json.dumps(result.to_dict(), ensure_ascii=False))
-        else:
-            print(result.text if args.no_stream else "", flush=True)
+        try:
+            if args.records:
+                save_records(result.records, args.records)
+        finally:
+            if args.json:
+                print(json.dumps(result.to_dict(), ensure_ascii=False))
+            else:
+                print(result.text if args.no_stream else "", flush=True)
     if args.json:
         return 0
     threads = counted(result.threads, "thread")
