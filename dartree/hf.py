@@ -67,7 +67,9 @@ def custom_generate(
         decoding = Decoding(
             stack, prompt, method=method, settings=settings,
             max_new_tokens=generation_config.max_length - len(prompt),
-            stop=eos_ids(generation_config), **_sampling(generation_config),
+            # Ids that no token has end nothing: -1 is written for "never".
+            stop=[i for i in eos_ids(generation_config) if 0 <= i < stack.target.vocab_size],
+            **_sampling(generation_config),
         )  # fmt: skip
         asked = [c for c in stopping_criteria if type(c).__name__ not in _OWN_CRITERIA]
         tokens = _tokens(decoding, input_ids, asked, streamer)
@@ -116,6 +118,8 @@ def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
     for processor in logits_processor:
         if type(processor).__name__ not in _WARPERS:
             raise ValueError(f"custom_generate cannot honour {type(processor).__name__}.")
+    if model_kwargs.get("inputs_embeds") is not None:
+        raise ValueError("custom_generate cannot honour inputs_embeds.")
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise ValueError("custom_generate cannot honour an attention_mask with padding.")

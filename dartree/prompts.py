@@ -92,8 +92,9 @@ def _check_message(message: Any) -> None:
 
 
 def eos_ids(generation_config: Any) -> list[int]:
-    """Stop ids of a generation config (an int, a list or None), in order, without duplicates."""
-    ids = getattr(generation_config, "eos_token_id", None)
+    """Stop ids of a generation config (None, an int, a list or a tensor), without duplicates."""
+    ids: Any = getattr(generation_config, "eos_token_id", None)
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
     if ids is None:
         return []
     return list(dict.fromkeys([ids] if isinstance(ids, int) else [int(i) for i in ids]))

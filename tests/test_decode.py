@@ -194,10 +194,10 @@ def test_a_stop_at_every_offset_of_a_round():
 def test_stop_ids_of_the_generation_config():
     stack, ids = random_stack(), prompt(6)
     text = greedy(stack.target.model, ids, 20)
-    for value in (text[3], [text[3], 0], [text[3], text[3]]):
+    for value in (text[3], [text[3], 0], [text[3], text[3]], torch.tensor(text[3])):
         stack.target.model.generation_config.eos_token_id = value
         out = dartree.generate(stack, ids, max_new_tokens=20)
-        first = min(text.index(t) for t in ([value] if isinstance(value, int) else value)
+        first = min(text.index(t) for t in (value if isinstance(value, list) else [value])
                     if t in text)  # fmt: skip
         assert out.token_ids == text[: first + 1]
     stack.target.model.generation_config.eos_token_id = None

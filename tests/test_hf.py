@@ -41,6 +41,10 @@ def test_eos_and_own_criteria_end_it_at_the_same_token(model):
         both = [f(model, [3, 4, 5], eos_token_id=stop, **options) for f in (ours, theirs)]
         assert both[0] == both[1]
 
+    for never in (-1, [10**6]):
+        both = [f(model, [3, 4, 5], eos_token_id=never, **options) for f in (ours, theirs)]
+        assert both[0] == both[1] and len(both[0]) == 33
+
     class At(StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
             return torch.full((len(input_ids),), input_ids.shape[1] >= 14, dtype=torch.bool)
@@ -131,3 +135,12 @@ def test_two_prompts_at_once_are_refused(model):
     with pytest.raises(ValueError, match="one sequence"):
         model.generate(torch.tensor([[3, 4], [5, 6]]), custom_generate=function, max_new_tokens=3,
                        pad_token_id=0)  # fmt: skip
+
+
+def test_a_prompt_of_embeddings_is_refused(model):
+    function = dartree.custom_generate(CASE / "drafter", SETTINGS)
+    ids = torch.tensor([[3, 4, 5]])
+    embeddings = torch.zeros(1, 3, model.config.hidden_size)
+    with pytest.raises(ValueError, match="inputs_embeds"):
+        model.generate(input_ids=ids, inputs_embeds=embeddings, custom_generate=function,
+                       max_new_tokens=3, pad_token_id=0)  # fmt: skip
