@@ -6,7 +6,7 @@ cache for each device, taps and the embedding table on the device of lm_head, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import cached_property
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -89,15 +89,6 @@ class SpreadTarget(Target):
 
     def without_taps(self) -> SpreadTarget:
         return SpreadTarget(self.model, devices=self._devices)
-
-    def _hook(self, tap: int) -> Callable[[Any, Any, Any], None]:
-        keep = super()._hook(tap)
-
-        def keep_here(module: Any, args: Any, output: Any) -> None:
-            value = output[0] if isinstance(output, tuple) else output
-            keep(module, args, value.to(self.device))
-
-        return keep_here
 
     @cached_property
     def embedding(self) -> torch.Tensor:

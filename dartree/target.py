@@ -8,6 +8,7 @@ releases, and here rows must be compacted in place after every round.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -144,10 +145,11 @@ class Target:
         parameters = inspect.signature(model.model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.tap_ids = tuple(tap_ids)
-        self._taps: dict[int, torch.Tensor] = {}
-        self._recording = False
+        self._taps: dict[int, torch.Tensor | Any] = {}  # empty but for our own forwards
         for tap in sorted(set(self.tap_ids)):
-            self._tapped_module(tap).register_forward_hook(self._hook(tap))
+            handle = self._tapped_module(tap).register_forward_hook(_hook(tap, self._taps))
+            # The model may live on, and be given to many targets.
+            weakref.finalize(self, handle.remove).atexit = False
 
     def without_taps(self) -> Target:
         """The same model with no features recorded: all that plain decoding needs."""
@@ -163,13 +165,6 @@ class Target:
         if tap == -1:
             return body.embed_tokens
         return body.norm if tap == count - 1 else body.layers[tap]
-
-    def _hook(self, tap: int) -> Callable[[Any, Any, Any], None]:
-        def keep(module: Any, args: Any, output: Any) -> None:
-            if self._recording:  # other users of the same model leave nothing here
-                self._taps[tap] = output[0] if isinstance(output, tuple) else output
-
-        return keep
 
     @property
     def device(self) -> torch.device:
@@ -229,7 +224,7 @@ class Target:
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[None, None]
 
     def _forward(self, cache, ids, positions, mask, last_only: bool = False) -> TargetOutput:
-        self._recording = True
+        self._taps.update(dict.fromkeys(self.tap_ids))
         try:
             body = self.model.model(
                 input_ids=ids[None],
@@ -239,14 +234,26 @@ class Target:
                 use_cache=True,
                 **{self._cache_name: cache},
             )
-            taps = [self._taps[t][0] for t in self.tap_ids]
+            taps = [self._taps[t][0].to(self.device) for t in self.tap_ids]
         finally:
-            self._recording = False
             self._taps.clear()  # a stale feature must never pass for a fresh one
         hidden = body.last_hidden_state[0]  # [T, H]
         logits = self.model.lm_head(hidden[-1:] if last_only else hidden)
         features = torch.cat(taps, dim=-1) if taps else hidden.new_empty(len(ids), 0)
         return TargetOutput(logits, features)
+
+
+def _hook(tap: int, taps: dict[int, Any]) -> Callable[[Any, Any, Any], None]:
+    """A hook that keeps a module's output where ``taps`` has a place for it.
+
+    Other users of the same model leave nothing there. No method: it would keep the target alive.
+    """
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        if tap in taps:
+            taps[tap] = output[0] if isinstance(output, tuple) else output
+
+    return keep
 
 
 @dataclass

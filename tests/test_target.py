@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,16 @@ def test_features_are_recorded_in_our_own_forwards_only():
     fresh(target, prompt(5))
     assert target._taps == {}
     assert fresh(target.without_taps(), prompt(5))[1].features.shape == (5, 0)
+
+
+def test_a_target_that_is_gone_leaves_no_hooks_on_its_model():
+    model = random_model()
+    kept, gone = Target(model, (0, 2)), Target(model, (0, 1, 3))
+    want = fresh(kept, prompt(5))[1].features
+    del gone
+    gc.collect()
+    assert sum(len(part._forward_hooks) for part in model.modules()) == 2
+    assert torch.equal(fresh(kept, prompt(5))[1].features, want)
 
 
 def test_positions_and_mask_rows():
