@@ -8,6 +8,7 @@ releases, and here rows must be compacted in place after every round.
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,9 +146,9 @@ class Target:
         parameters = inspect.signature(model.model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.tap_ids = tuple(tap_ids)
-        self._taps: dict[int, torch.Tensor | Any] = {}  # empty but for our own forwards
+        self._own = _Own()
         for tap in sorted(set(self.tap_ids)):
-            handle = self._tapped_module(tap).register_forward_hook(_hook(tap, self._taps))
+            handle = self._tapped_module(tap).register_forward_hook(_hook(tap, self._own))
             # The model may live on, and be given to many targets.
             weakref.finalize(self, handle.remove).atexit = False
 
@@ -224,7 +225,8 @@ class Target:
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[None, None]
 
     def _forward(self, cache, ids, positions, mask, last_only: bool = False) -> TargetOutput:
-        self._taps.update(dict.fromkeys(self.tap_ids))
+        taken: dict[int, Any] = {}
+        self._own.taps = taken
         try:
             body = self.model.model(
                 input_ids=ids[None],
@@ -234,24 +236,30 @@ class Target:
                 use_cache=True,
                 **{self._cache_name: cache},
             )
-            taps = [self._taps[t][0].to(self.device) for t in self.tap_ids]
+            taps = [taken[t][0].to(self.device) for t in self.tap_ids]
         finally:
-            self._taps.clear()  # a stale feature must never pass for a fresh one
+            self._own.taps = None  # a stale feature must never pass for a fresh one
         hidden = body.last_hidden_state[0]  # [T, H]
         logits = self.model.lm_head(hidden[-1:] if last_only else hidden)
         features = torch.cat(taps, dim=-1) if taps else hidden.new_empty(len(ids), 0)
         return TargetOutput(logits, features)
 
 
-def _hook(tap: int, taps: dict[int, Any]) -> Callable[[Any, Any, Any], None]:
-    """A hook that keeps a module's output where ``taps`` has a place for it.
+class _Own(threading.local):
+    """What this thread's own forward taps; None between forwards, and for whoever else runs it."""
 
-    Other users of the same model leave nothing there. No method: it would keep the target alive.
+    taps: dict[int, Any] | None = None
+
+
+def _hook(tap: int, own: _Own) -> Callable[[Any, Any, Any], None]:
+    """A hook that keeps a module's output in a forward of ours.
+
+    No method: it would keep the target alive.
     """
 
     def keep(module: Any, args: Any, output: Any) -> None:
-        if tap in taps:
-            taps[tap] = output[0] if isinstance(output, tuple) else output
+        if own.taps is not None:
+            own.taps[tap] = output[0] if isinstance(output, tuple) else output
 
     return keep
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -116,10 +117,27 @@ def test_features_are_recorded_in_our_own_forwards_only():
     target = Target(model, (0, 2))
     with torch.no_grad():
         model(torch.tensor([prompt(5)]))
-    assert target._taps == {}
+    assert target._own.taps is None
     fresh(target, prompt(5))
-    assert target._taps == {}
+    assert target._own.taps is None
     assert fresh(target.without_taps(), prompt(5))[1].features.shape == (5, 0)
+
+
+def test_a_forward_of_another_thread_takes_no_features():
+    model = random_model()
+    target = Target(model, (0, 2))
+    want = fresh(target, prompt(5))[1].features
+    found = []
+
+    def meanwhile(*_):
+        between.remove()
+        other = threading.Thread(target=lambda: found.append(fresh(target, prompt(7))[1].features))
+        other.start()
+        other.join()
+
+    between = model.model.layers[1].register_forward_hook(meanwhile)
+    assert torch.equal(fresh(target, prompt(5))[1].features, want)
+    assert torch.equal(found[0], fresh(target, prompt(7))[1].features)
 
 
 def test_a_target_that_is_gone_leaves_no_hooks_on_its_model():
