@@ -201,6 +201,8 @@ def _anchor_first(fields: _Fields, head: str, source: str) -> bool:
 
 def check_target_config(raw: dict[str, Any], source: str) -> dict[str, Any]:
     """Return ``raw``; CheckpointError for another model than Qwen3, and for a quantised one."""
+    if "block_size" in raw or "speculators_model_type" in raw:
+        raise CheckpointError(f"{source} is a drafter's config, not a target's.")
     kind = raw.get("model_type")
     if kind != "qwen3":
         raise CheckpointError(f"{source} has model_type {kind!r}; the target must be qwen3.")

@@ -70,6 +70,17 @@ class Head(Protocol):
         """State of children: ``parents`` [R'] rows of ``state``, ``tokens`` [R'] their ids."""
 
 
+def check_head(head: Any) -> Head:
+    """Return ``head`` if it has all that :class:`Head` names, else raise ValueError."""
+    missing = [n for n in ("name", "start", "score", "advance") if not hasattr(head, n)]
+    if missing:
+        raise ValueError(
+            f"head must have name, start, score and advance, got {type(head).__name__} without "
+            f"{', '.join(missing)}."
+        )
+    return head
+
+
 def scored(
     head: Head, state: HeadState, depth: int, rows: int, columns: int
 ) -> tuple[torch.Tensor, HeadState]:

@@ -6,8 +6,10 @@ What cannot be honoured is refused by name; nothing is left out silently.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -44,10 +46,10 @@ def custom_generate(
     ``drafter``: folder or hub id of a drafter made for that model. Greedy or sampled as the
     GenerationConfig says (temperature, top_k, top_p, min_p; seeded by torch's global generator);
     stopping criteria are asked after every token. One sequence at a time, without padding.
-    ``streamer`` is given here and not to ``generate``, which does not hand it on; it gets what
-    ``generate`` would give it, the prompt first. Token ids equal those of ``model.generate`` at
-    T = 0. Raises ValueError for what cannot be honoured, here
-    already for a drafter that cannot be found.
+    A ``streamer`` may be given to ``generate`` as ever, or here, and gets the tokens of a round as
+    they are committed. Not ``stop_strings``, for which transformers hands on no tokenizer: give a
+    StopStringCriteria. Token ids equal those of ``model.generate`` at T = 0. Raises ValueError for
+    what cannot be honoured, here already for a drafter that cannot be found.
     """
     check_method(method)
     settings = instance("settings", TreeSettings() if settings is None else settings, TreeSettings)
@@ -59,7 +61,12 @@ def custom_generate(
     def run(
         model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
     ) -> torch.Tensor:
-        _check(input_ids, logits_processor, generation_config, model_kwargs)
+        kept_back = _kept_back(sys._getframe(1))
+        _check(input_ids, logits_processor, generation_config, kept_back | model_kwargs)
+        outlet = kept_back.get("streamer")  # it had the prompt from generate
+        if outlet is None and streamer is not None:
+            outlet = streamer
+            outlet.put(input_ids.cpu())
         if id(model) not in stacks:
             stacks.clear()  # one model at a time: a drafter belongs to one target
             stacks[id(model)] = Stack("custom_generate", pair_with_model(model, source))
@@ -72,19 +79,16 @@ def custom_generate(
             **_sampling(generation_config),
         )  # fmt: skip
         asked = [c for c in stopping_criteria if type(c).__name__ not in _OWN_CRITERIA]
-        tokens = _tokens(decoding, input_ids, asked, streamer)
+        tokens = _tokens(decoding, input_ids, asked, outlet)
         return torch.cat([input_ids, input_ids.new_tensor([tokens])], dim=1)
 
     return run
 
 
 def _tokens(decoding: Decoding, input_ids: torch.Tensor, asked: list, streamer: Any) -> list[int]:
-    """New tokens up to the first that a criterion stops at; the streamer gets them as they come,
-    behind the prompt."""
+    """New tokens up to the first that a criterion stops at; the streamer gets them as they come."""
     kept: list[int] = []
     rounds = iter(decoding)
-    if streamer is not None:
-        streamer.put(input_ids.cpu())
     more = True
     while more:
         more = next(rounds, None) is not None
@@ -105,6 +109,14 @@ def _is_stopped(criteria: list, input_ids: torch.Tensor, kept: list[int]) -> boo
     return any(bool(criterion(so_far, None).any()) for criterion in criteria)
 
 
+def _kept_back(caller: FrameType) -> dict[str, Any]:
+    """What ``generate`` was given and hands on to no function: without a look at its frame a
+    streamer would say nothing, and who reads from an iterator would wait for ever."""
+    if caller.f_globals.get("__name__") != "transformers.generation.utils":
+        return {}
+    return {name: caller.f_locals.get(name) for name in ("streamer", "assistant_model")}
+
+
 def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
     for name, allowed in _REFUSED.items():
         value = getattr(config, name, None)
@@ -118,8 +130,9 @@ def _check(input_ids, logits_processor, config, model_kwargs: dict) -> None:
     for processor in logits_processor:
         if type(processor).__name__ not in _WARPERS:
             raise ValueError(f"custom_generate cannot honour {type(processor).__name__}.")
-    if model_kwargs.get("inputs_embeds") is not None:
-        raise ValueError("custom_generate cannot honour inputs_embeds.")
+    for name in ("inputs_embeds", "assistant_model"):
+        if model_kwargs.get(name) is not None:
+            raise ValueError(f"custom_generate cannot honour {name}.")
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise ValueError("custom_generate cannot honour an attention_mask with padding.")

@@ -71,7 +71,10 @@ def prompt_field(row: Any, where: str) -> str:
     """Which of PROMPT_FIELDS a row holds; ValueError unless it has id, domain and one of these."""
     texts = isinstance(row, dict) and all(isinstance(row.get(n), str) for n in ("id", "domain"))
     if not texts:
-        raise ValueError(f"{where} must be an object with the texts 'id' and 'domain'.")
+        raise ValueError(
+            f"{where} must be an object with the texts 'id' and 'domain', and one of "
+            f"{', '.join(PROMPT_FIELDS)}."
+        )
     given = [name for name in PROMPT_FIELDS if row.get(name)]
     if len(given) != 1:
         raise ValueError(f"{where} must hold exactly one of {', '.join(PROMPT_FIELDS)}.")

@@ -41,7 +41,7 @@ class Proposal:
     kept [N]
         Supertree number of each node of ``tree``; None without a supertree.
 
-    Raises ValueError where ``tree`` is no DraftTree.
+    Raises ValueError where ``tree`` is no DraftTree, and for ``head_calls`` below 0.
     """
 
     tree: DraftTree
@@ -52,6 +52,8 @@ class Proposal:
 
     def __post_init__(self) -> None:
         instance("tree", self.tree, DraftTree)
+        if self.head_calls < 0:
+            raise ValueError(f"head_calls must be at least 0, got {self.head_calls}.")
 
 
 def possible(proposal: Proposal) -> Proposal:

@@ -40,7 +40,7 @@ def format_table(result: Mapping[str, Any]) -> str:
     lines = [
         text_table(rows),
         "",
-        f"{_ran(result)}.",
+        f"{_ran(result)}; {measured_on(result)}.",
         f"{TAU} tokens/s: first tokens and prefills left out. speedup: tokens/s against `ar`, our "
         f"one-token loop.{RANGE * repeated}",
         *_sampling_notes(options),

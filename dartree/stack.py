@@ -24,7 +24,7 @@ from dartree.checks import CheckpointError, first_line, instance
 from dartree.configs import check_headless, check_pair, read_json
 from dartree.drafter import DFlashDrafter
 from dartree.fused import FusedHead, fuse_head
-from dartree.heads import DominoHead, Head, NoCorrection
+from dartree.heads import DominoHead, Head, NoCorrection, check_head
 from dartree.hub import Source, find_part, short_name
 from dartree.methods import TABLE, check_method
 from dartree.packed import pack as pack_linear_layers
@@ -124,7 +124,7 @@ class Stack:
         if check_method(method) == "ar":
             return Pairing(self.main.target.without_taps(), None, NoCorrection(), "none")
         main = self.main
-        headless = main.head.name == NoCorrection.name  # true of a compiled one, too
+        headless = check_head(main.head).name == NoCorrection.name  # true of a compiled one, too
         if not TABLE[method].marginal:
             if headless:
                 label = f"{main.label}, without a correction head"

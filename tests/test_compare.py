@@ -132,7 +132,7 @@ def test_the_range_is_printed_only_where_there_is_one(monkeypatch):
     two = format_table(compare(random_stack(), rows, ["dartree"], repeats=2, **options))
     assert "2.5-10.0" in two and "mean of 2 repeats" in two and "slowest and fastest" in two
     one = format_table(compare(random_stack(), rows, ["dartree"], **options))
-    assert " range" not in one and ", 1 repeat." in one
+    assert " range" not in one and ", 1 repeat;" in one
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_the_table_says_what_is_not_as_usual():
     assert "ddtree: K 3, B 3, depth penalty 0, depth 6, score temperature 0.5.\n" in told + "\n"
     assert "domino: depth 6." in told and "top_p" not in told  # greedy all the same
     assert "vocabulary" not in usual and "score temperature" not in usual
-    assert ", T = 1, top_p 0.25, min_p 0.125, 1 repeat." in usual
+    assert ", T = 1, top_p 0.25, min_p 0.125, 1 repeat; " in usual
 
 
 def test_the_table_says_which_prompts(result):

@@ -11,6 +11,7 @@ import torch
 import dartree
 from dartree.configs import default_target_layers, parse_drafter_config
 from tests.checkpoint_files import TERSE, change, load, rewrite, speculators_config
+from tests.conftest import DATA
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,13 @@ def test_another_model_type_is_refused(shift_folder):
     change(shift_folder / "target" / "config.json", model_type="llama")
     with pytest.raises(dartree.CheckpointError, match="llama"):
         load(shift_folder)
+
+
+@pytest.mark.parametrize("case", ["domino-shift", "dspark-vanilla"])
+def test_a_drafter_in_the_targets_place_is_called_one(case):
+    drafter = DATA / case / "drafter"
+    with pytest.raises(dartree.CheckpointError, match="is a drafter's config, not a target's"):
+        dartree.load_stack(target=drafter, drafter=drafter)
 
 
 @pytest.mark.parametrize("part", ["drafter", "target"])

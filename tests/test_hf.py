@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Qwen3ForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    Qwen3ForCausalLM,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+)
 
 import dartree
 from tests.conftest import DATA
@@ -18,8 +23,8 @@ def model():
     return Qwen3ForCausalLM.from_pretrained(CASE / "target", dtype=torch.float32).eval()
 
 
-def ours(model, ids, *, streamer=None, method="dartree", **options):
-    function = dartree.custom_generate(CASE / "drafter", SETTINGS, method=method, streamer=streamer)
+def ours(model, ids, *, factory=None, method="dartree", **options):
+    function = dartree.custom_generate(CASE / "drafter", SETTINGS, method=method, streamer=factory)
     return model.generate(torch.tensor([ids]), custom_generate=function, **options)[0].tolist()
 
 
@@ -54,7 +59,8 @@ def test_eos_and_own_criteria_end_it_at_the_same_token(model):
     assert both[0] == both[1] and len(both[0]) == 14
 
 
-def test_the_streamer_gets_what_generate_gives_it(model):
+@pytest.mark.parametrize("places", [["factory"], ["streamer"], ["factory", "streamer"]])
+def test_the_streamer_gets_what_generate_gives_it(model, places):
     class Keep:
         def __init__(self):
             self.seen = []
@@ -67,9 +73,20 @@ def test_the_streamer_gets_what_generate_gives_it(model):
 
     options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
     one, two = Keep(), Keep()
-    ours(model, [3, 4, 5], streamer=one, **options)
+    ours(model, [3, 4, 5], **dict.fromkeys(places, one), **options)
     theirs(model, [3, 4, 5], streamer=two, **options)
     assert one.seen == two.seen and len(one.seen) == 14
+
+
+def test_an_iterator_of_transformers_ends(model):
+    class Digits:
+        def decode(self, ids, **kwargs):
+            return "".join(f"{i} " for i in ids)
+
+    options = dict(max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)
+    streamer = TextIteratorStreamer(Digits(), skip_prompt=True, timeout=60)
+    ids = ours(model, [3, 4, 5], streamer=streamer, **options)
+    assert [int(i) for i in "".join(streamer).split()] == ids[3:]
 
 
 def test_sampling_follows_the_config_and_the_global_seed(model):
@@ -100,6 +117,11 @@ def test_sampling_follows_the_config_and_the_global_seed(model):
 def test_what_cannot_be_honoured_is_refused_by_name(model, options, words):
     with pytest.raises(ValueError, match=words):
         ours(model, [3, 4, 5], max_new_tokens=4, pad_token_id=0, **options)
+
+
+def test_an_assistant_is_refused(model):
+    with pytest.raises(ValueError, match="assistant_model"):
+        ours(model, [3, 4, 5], max_new_tokens=4, pad_token_id=0, assistant_model=model)
 
 
 @pytest.mark.parametrize(

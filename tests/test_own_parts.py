@@ -62,6 +62,7 @@ def star(count):
         (lambda *_: chain(3, 3, np.nan), "scores must not be NaN or .inf: node 1 has nan"),
         (lambda *_: chain(3, 3, np.inf), "scores must not be NaN or .inf: node 1 has inf"),
         (lambda *_: Proposal(None), "tree must be a DraftTree, got NoneType"),
+        (lambda *_: Proposal(star(3).tree, -3), "head_calls must be at least 0, got -3"),
         (lambda *rest: rest[3].stage("mine").__enter__(), "stage must be one of draft, .*'mine'"),
     ],
 )
@@ -157,6 +158,17 @@ def test_logits_of_another_shape_or_kind_are_refused(method, change, got):
 def test_what_is_no_pair_is_refused():
     with pytest.raises(ValueError, match=r"NoPair.score must return \(logits, state\)"):
         decode(headed(NoPair()), "dartree")
+
+
+def test_a_head_without_its_functions_is_refused():
+    class Half:
+        name = "half"
+        start = score = None
+
+    with pytest.raises(ValueError, match="head must have .* got Half without advance.$"):
+        decode(headed(Half()), "dartree")
+    with pytest.raises(ValueError, match="got object without name, start, score, advance"):
+        dartree.generate(headed(object()), [3, 4], method="ddtree", max_new_tokens=4)
 
 
 def test_rows_are_counted_below_the_first_depth():

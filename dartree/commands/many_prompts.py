@@ -17,7 +17,8 @@ def prompt_arguments(parser: argparse.ArgumentParser, limit: int | None, repeats
     most = "all" if limit is None else limit
     parser.add_argument(
         "--prompts", metavar="FILE.jsonl",
-        help="default: the bundled held-out prompts of the three domains",
+        help="a line is an object with id, domain and one of prompt, messages, ids; default: the "
+        "bundled held-out prompts of the three domains",
     )  # fmt: skip
     parser.add_argument("--limit", metavar="N", help=f"prompts per domain (default {most})")
     parser.add_argument("--methods", metavar="a,b,...", help="default: all; ar is always run")
