@@ -30,10 +30,12 @@ def format_table(result: Mapping[str, Any]) -> str:
     rows = [("method", "tau", "head calls/round", "nodes/round", "ms/round", "tokens/s",
              *["range"] * repeated, "speedup", "lossless", "drafter")]  # fmt: skip
     for e in entries:
-        n = e["rounds"] or 1
+        counts = [e[name] / e["rounds"] if e["rounds"] else None
+                  for name in ("head_calls", "verified_nodes")]  # fmt: skip
+        milliseconds = ms_per_round(e) if e["rounds"] else None
         rows.append((
-            e["method"], number(e["tau"]), number(e["head_calls"] / n, 1),
-            number(e["verified_nodes"] / n, 1), number(ms_per_round(e), 1),
+            e["method"], number(e["tau"]), *(number(count, 1) for count in counts),
+            number(milliseconds, 1),
             number(e["tokens_per_second"], 1), *[_range(e, 1)] * repeated, number(e["speedup"]),
             _lossless(e), e["drafter"],
         ))  # fmt: skip

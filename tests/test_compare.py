@@ -126,6 +126,13 @@ def test_times_are_those_of_the_middle_repeat(monkeypatch, table, busy, of_domai
     assert "range" in format_table(out).splitlines()[0].split() or repeats == 1
 
 
+def test_nothing_is_said_of_rounds_that_never_were():
+    rows = [{"id": "a", "domain": "x", "ids": [3, 4]}]
+    table = format_table(compare(random_stack(), rows, ["dartree"], max_new_tokens=1))
+    row = next(line for line in table.splitlines() if line.startswith("dartree"))
+    assert row.split()[1:7] == ["-"] * 6
+
+
 def test_the_range_is_printed_only_where_there_is_one(monkeypatch):
     by_hand(monkeypatch, {4: (1, 4)})
     rows, options = [{"id": "a", "domain": "d", "ids": prompt(4)}], dict(max_new_tokens=11, stop=[])
