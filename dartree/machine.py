@@ -60,9 +60,10 @@ class OtherJobs:
         cores, busy = os.cpu_count() or 1, self.cores()
         if busy is None or threads < 2 or busy + threads < cores + 0.5:
             return None
+        free = max(1, int(cores - busy))
         return (
             f"other jobs keep {busy:.1f} of {cores} cores busy, and the {threads} threads of this "
-            "one spin while they wait for each other; --threads 1 or OMP_NUM_THREADS=1"
+            f"one spin while they wait for each other; --threads {free} or OMP_NUM_THREADS={free}"
         )
 
 

@@ -33,15 +33,19 @@ def test_what_others_take_is_all_but_our_own(monkeypatch, later, cores):
     assert clock(monkeypatch, (10.0, 100.0, 1.0), later).cores() == cores
 
 
-@pytest.mark.parametrize(("busy", "threads", "told"), [
-    (0.4, 2, False), (1.0, 2, True), (2.0, 1, False), (2.0, 2, True),
+@pytest.mark.parametrize(("busy", "threads", "cores", "told"), [
+    (0.4, 2, 2, None), (1.0, 2, 2, 1), (2.0, 1, 2, None), (2.0, 2, 2, 1), (0.7, 16, 16, 15),
+    (0.7, 8, 16, None),
 ])  # fmt: skip
-def test_advice_is_for_threads_without_a_core(monkeypatch, busy, threads, told):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+def test_advice_is_for_threads_without_a_core(monkeypatch, busy, threads, cores, told):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
     jobs = clock(monkeypatch, (0.0, 0.0, 0.0), (1.0, busy, 0.0))
     advice = jobs.advice(threads)
-    assert (advice is not None) == told
-    assert not told or f"keep {busy} of 2 cores" in advice and f"the {threads} threads" in advice
+    if told is None:
+        assert advice is None
+    else:
+        assert f"keep {busy} of {cores} cores" in advice and f"the {threads} threads" in advice
+        assert advice.endswith(f"--threads {told} or OMP_NUM_THREADS={told}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's own count")
