@@ -26,6 +26,8 @@ SAMPLED = "dartree bench --limit 2 --repeats 1 --no-compile --temperature 1"
 RUNS = {
     "paper": ("All methods at the paper's settings", f"{BENCH} --memory"),
     "tuned": ("Each method at its own settings", f"{BENCH} --tuned"),
+    "tuned-24": ("Each method at its own settings, 24 prompts a domain", "dartree bench --limit 24 "
+                 "--tuned --no-compile --methods dflash,ddtree,heap,dartree"),
     "eager": ("The paper's settings, the head eager", f"{HEADS} --no-fuse"),
     "head": ("The paper's settings, the head compiled", f"{HEADS} --compile head"),
     "plain": ("Weights not packed", f"{THREE} --no-pack"),
@@ -41,16 +43,23 @@ NOTES = {
     "16 depths `heap` calls the head about four times as often, over one row in place of W. So "
     "four is the most that one batched call a depth can gain, and only where a call costs the same "
     "whatever its rows. Fused, a call with all that Python does around it costs about as much as "
-    "a dozen rows of arithmetic, and both trees are built in a small part of a round: the ratio is "
-    "lower than with steps in PyTorch (the section after next), and the milliseconds that are left "
-    "to gain are few.",
+    "a dozen rows of arithmetic, and both trees are built in a small part of a round: the "
+    "milliseconds that are left to gain are few (with steps in PyTorch, below, they are more).",
     "tuned": "The settings are those of `dartree tune`, found on other prompts: the last eight of "
     "each domain, where these are the first eight (the stack's card has what was tried). The "
     "longer a verifying forward takes, the less of a round the head's calls are.",
+    "tuned-24": "All prompts that no setting was tuned on. The first eight of a domain, which the "
+    "other tables take, are easier than the next sixteen: compare tau and vs fastest with the table "
+    "before.",
     "eager": "Steps in PyTorch, as on a machine without a C compiler: compare the column expand "
     "with the first table's. The models' stages show how far the machine itself drifted between.",
     "plain": "What the layout of weights for oneDNN gives, one-token loops included: the first "
     "table has the same methods with packed weights.",
+    **dict.fromkeys(
+        (f"sampled-{seed}" for seed in range(3)),
+        "Six prompts, once: compare the three seeds to see what a draw is worth. Methods cannot be "
+        "ranked by them; the stack's card has T = 1 on all prompts, with its spread.",
+    ),
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here. The seconds of "
     "compiling are with inductor's cache filled by earlier runs; the first time takes up to ten "
     "times as long.",
