@@ -222,6 +222,10 @@ def load(args: argparse.Namespace) -> Stack:
         raise ValueError("cuda_graphs needs --compile: what is compiled is recorded.")
     if args.fuse and args.compile == "head":
         raise ValueError("fuse cannot be combined with --compile head, whose graph is the head's.")
+    if args.pack and args.compile == "all":
+        raise ValueError(
+            "pack cannot be combined with --compile all, whose graphs take plain weights."
+        )
     use_threads(args.threads)
     if args.device_map is not None and args.device is not None:
         raise ValueError("give either device or device_map, not both.")

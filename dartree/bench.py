@@ -25,6 +25,7 @@ from dartree.compare import NOTHING_TO_TIME, compare, settings_by_method
 from dartree.compiled import compiled_parts, compiled_stack, report, uses_cuda_graphs, why_not
 from dartree.decode import Generation, generate
 from dartree.entries import ms_per_round
+from dartree.fused import plain_head
 from dartree.machine import OtherJobs, machine, versions
 from dartree.memory import estimate
 from dartree.methods import check_method
@@ -201,6 +202,7 @@ def sweep(
     return {"parameter": parameter, "settings": base.to_dict(), "repeats": repeats, "rows": rows,
             "prompts": len(prompts), "prompts_file": prompts_file,
             "max_new_tokens": max_new_tokens, "machine": machine(), "versions": versions(),
+            "compiled_methods": report(stack) if compiled_parts(stack) else None,
             "other_jobs": busy, "stack": stack.name, "on": on, "sampling": sampling}  # fmt: skip
 
 
@@ -281,7 +283,7 @@ def memory(stack: Stack, arguments: Sequence[str]) -> dict[str, int]:
 
     ``arguments``: prompt and stack options, as `dartree generate` takes them.
     """
-    modules = (stack.drafter, stack.head)
+    modules = (stack.drafter, plain_head(stack.head))
     weights = [p for m in modules if isinstance(m, torch.nn.Module) for p in m.parameters()]
     peaks = {m: peak_memory([*arguments, "--method", m]) for m in ("ar", "dartree")}
     return {**peaks, "drafter": sum(p.numel() * p.element_size() for p in weights)}
@@ -306,6 +308,6 @@ def memory_by_stage(
         need = asdict(estimate(
             target.config.to_dict(), stack.drafter.config,
             stack.chosen_settings(by_method.get("dartree")), len(ids) + max_new_tokens,
-            target.dtype.itemsize, beside=second,
+            target.dtype.itemsize, beside=second, may_fuse=stack.fused,
         ))  # fmt: skip
     return {"methods": found, "estimate": need, "prompt_tokens": len(ids)}

@@ -328,7 +328,8 @@ def generate(stack: Stack, prompt: Any, **options: Any) -> Any:
     The options are those of :class:`Decoding`, where each is explained.
     A list of prompts gives a list of results, one after the other, each exactly as alone.
     Raises ValueError for a bad argument and GenerationError, which carries the text committed so
-    far, for logits that are not finite and for what a method, or a head, of your own does wrong.
+    far, for logits that are not finite and for what a method, or a head, of your own returns or
+    refuses wrongly (a ValueError in it); what else it raises comes as it is.
     """
     if is_batch(prompt):
         return [generate(stack, one, **options) for one in prompt]

@@ -7,6 +7,7 @@ What cannot be honoured is refused by name; nothing is left out silently.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -48,8 +49,9 @@ def custom_generate(
     stopping criteria are asked after every token. One sequence at a time, without padding.
     A ``streamer`` may be given to ``generate`` as ever, or here, and gets the tokens of a round as
     they are committed. Not ``stop_strings``, for which transformers hands on no tokenizer: give a
-    StopStringCriteria. Token ids equal those of ``model.generate`` at T = 0. Raises ValueError for
-    what cannot be honoured, here already for a drafter that cannot be found.
+    StopStringCriteria. Token ids equal those of ``model.generate`` at T = 0, up to the model's
+    ``max_position_embeddings``: a warning says that it ended there. Raises ValueError for what
+    cannot be honoured, here already for a drafter that cannot be found.
     """
     check_method(method)
     settings = instance("settings", TreeSettings() if settings is None else settings, TreeSettings)
@@ -80,6 +82,12 @@ def custom_generate(
         )  # fmt: skip
         asked = [c for c in stopping_criteria if type(c).__name__ not in _OWN_CRITERIA]
         tokens = _tokens(decoding, input_ids, asked, outlet)
+        if decoding.result.stop_reason == "context":
+            warnings.warn(
+                f"custom_generate ends at the model's {stack.target.max_positions} positions; "
+                "generate goes on beyond them.",
+                stacklevel=2,
+            )
         return torch.cat([input_ids, input_ids.new_tensor([tokens])], dim=1)
 
     return run

@@ -72,12 +72,14 @@ def estimate(
     value_bytes: int = 2,
     may_pack: bool = True,
     beside: DrafterConfig | None = None,
+    may_fuse: bool = True,
 ) -> Estimate:
     """Memory of a target (its config.json) with a drafter, for ``context`` tokens in all.
 
     ``value_bytes``: 2 for bf16 and fp16, 4 for fp32. ``may_pack``: whether, in fp32, linear layers
-    are packed where they weigh no more than MOST_BYTES, and steps fused, as on a CPU. ``beside``:
-    a second drafter, for `dflash` and `ddtree`: it counts for that limit alone, and for no part.
+    are packed where they weigh no more than MOST_BYTES, and steps fused, as on a CPU; ``may_fuse``:
+    and whether steps are. ``beside``: a second drafter, for `dflash` and `ddtree`: it counts for
+    that limit alone, and for no part.
     Raises ValueError for a context below 1.
     """
     context = positive_int("context", context)
@@ -94,6 +96,7 @@ def estimate(
     joint = value_bytes * (drafter.emb_dim + 3 * wide) * wide
     gates = value_bytes * drafter.vocab_size * 3 * wide
     kept = gates if gates <= TABLE_BYTES else 0
+    fused = may_fuse and may_pack and value_bytes == 4 and kept == gates
     c = model.config
     row = c.num_hidden_layers * c.num_key_value_heads * c.head_dim
     drafter_row = drafter.num_hidden_layers * drafter.num_key_value_heads * drafter.head_dim
@@ -106,7 +109,7 @@ def estimate(
         head=value_bytes * head_values,
         packed=linear if packed else 0,
         head_tables=joint + kept,
-        fused=_fused(drafter, used) if may_pack and value_bytes == 4 and kept == gates else 0,
+        fused=_fused(drafter, used) if fused else 0,
         table_left_out=gates - kept,
         cache=value_bytes * 2 * row * rows,
         round_peak=_base_logits(drafter, value_bytes)

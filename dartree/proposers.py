@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dartree.checks import instance
+from dartree.checks import count, instance
 from dartree.clock import Clock
 from dartree.drafter import Block
 from dartree.fused import FusedHead, plain_head
@@ -41,7 +41,7 @@ class Proposal:
     kept [N]
         Supertree number of each node of ``tree``; None without a supertree.
 
-    Raises ValueError where ``tree`` is no DraftTree, and for ``head_calls`` below 0.
+    Raises ValueError where ``tree`` is no DraftTree and ``head_calls`` is no count.
     """
 
     tree: DraftTree
@@ -52,8 +52,7 @@ class Proposal:
 
     def __post_init__(self) -> None:
         instance("tree", self.tree, DraftTree)
-        if self.head_calls < 0:
-            raise ValueError(f"head_calls must be at least 0, got {self.head_calls}.")
+        self.head_calls = count("head_calls", self.head_calls)
 
 
 def possible(proposal: Proposal) -> Proposal:

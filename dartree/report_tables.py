@@ -203,6 +203,8 @@ def format_sweep(result: dict[str, Any]) -> str:
         "range: of ms/round, the fastest and the slowest repeat. The columns after it are the "
         "milliseconds of the stages.",
     ]
+    if compiled := result.get("compiled_methods"):
+        lines.append(f"the methods: {compiled}.")
     if weighed:
         note = "peak MiB: both caches, and the tensors of verify at their most (first prompt)."
         lines.append(note)

@@ -259,6 +259,13 @@ def test_the_table_of_a_sweep_says_what_it_was_made_on(stack):
     assert f"{on}, 1 prompt (mine), up to 4 new tokens, T = 0, " in bench.format_sweep(swept)
 
 
+def test_the_drafters_weights_are_the_same_however_they_are_laid_out(monkeypatch):
+    monkeypatch.setattr(bench, "peak_memory", lambda arguments: 0)
+    plain, usual = (dartree.load_stack("tiny", pack=way, fuse=way) for way in (False, None))
+    count = sum(p.numel() for part in (plain.drafter, plain.head) for p in part.parameters())
+    assert bench.memory(plain, [])["drafter"] == bench.memory(usual, [])["drafter"] == 4 * count
+
+
 def test_a_sweep_over_nothing_is_refused(stack):
     with pytest.raises(ValueError, match="prompts must hold one, got none"):
         bench.sweep(stack, [], "budget")

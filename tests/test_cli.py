@@ -36,6 +36,12 @@ from tests.reference import headless
         (["bench", *STACK, "--sweep", "width", "--memory"], "cannot be combined with --memory"),
         (["bench", *STACK, "--sweep", "width", "--tuned"], "cannot be combined with --tuned"),
         (["bench", *STACK, "--sweep", "width", "--no-compile"], "combined with --no-compile"),
+        (
+            ["bench", *STACK, "--sweep", "width", "--width", "3"],
+            "width cannot be combined with --w",
+        ),
+        (["bench", *STACK, "--sweep", "threads", "--threads", "1"], "combined with --threads"),
+        (["generate", *STACK, "--pack", "--compile", "all", "hi"], "pack cannot be combined with"),
         (["bench", *STACK, "--device-map", "auto"], "device_map needs --no-compile"),
         (["bench", *STACK, "--memory", "--compile", "head"], "cannot be combined with --compile"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from transformers import (
@@ -76,6 +78,18 @@ def test_the_streamer_gets_what_generate_gives_it(model, places):
     ours(model, [3, 4, 5], **dict.fromkeys(places, one), **options)
     theirs(model, [3, 4, 5], streamer=two, **options)
     assert one.seen == two.seen and len(one.seen) == 14
+
+
+def test_the_end_of_the_context_is_said(model):
+    most = model.config.max_position_embeddings
+    ids = [3 + i % 50 for i in range(most - 5)]
+    options = dict(do_sample=False, eos_token_id=None, pad_token_id=0)
+    with pytest.warns(UserWarning, match=f"ends at the model's {most} positions"):
+        cut = ours(model, ids, max_new_tokens=30, **options)
+    assert cut == theirs(model, ids, max_new_tokens=len(cut) - len(ids), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ours(model, ids, max_new_tokens=4, **options)
 
 
 def test_an_iterator_of_transformers_ends(model):

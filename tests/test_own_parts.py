@@ -62,7 +62,10 @@ def star(count):
         (lambda *_: chain(3, 3, np.nan), "scores must not be NaN or .inf: node 1 has nan"),
         (lambda *_: chain(3, 3, np.inf), "scores must not be NaN or .inf: node 1 has inf"),
         (lambda *_: Proposal(None), "tree must be a DraftTree, got NoneType"),
-        (lambda *_: Proposal(star(3).tree, -3), "head_calls must be at least 0, got -3"),
+        (lambda *_: Proposal(star(3).tree, -3), "head_calls must be an integer in 0.*, got -3"),
+        (lambda *_: Proposal(star(3).tree, np.nan), "head_calls must be an integer .*, got nan"),
+        (lambda *_: Proposal(star(3).tree, 2.5), "head_calls must be an integer .*, got 2.5"),
+        (lambda *_: Proposal(star(3).tree, "x"), "head_calls must be an integer .*, got 'x'"),
         (lambda *rest: rest[3].stage("mine").__enter__(), "stage must be one of draft, .*'mine'"),
     ],
 )

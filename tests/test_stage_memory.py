@@ -117,7 +117,8 @@ def test_what_stays_is_what_the_estimate_says(head):
     found = bench.memory_by_stage(stack, prompt(30), SETTINGS, 20)
     kept, need = found["methods"]["dartree"]["kept"], found["estimate"]
     config = stack.target.config.to_dict()
-    assert need == vars(estimate(config, stack.drafter.config, SETTINGS, 50, 4))
+    assert need == vars(estimate(config, stack.drafter.config, SETTINGS, 50, 4, may_fuse=False))
+    assert kept["fused"] == need["fused"] == 0
     for part in ("target", "drafter", "head"):
         assert kept[part] == need[part], part
     assert kept["head_tables"] == (need["head_tables"] if head == "domino" else 0)
@@ -151,6 +152,7 @@ def test_a_compiled_stack_is_refused_and_its_sweep_goes_without(stack, eager_gra
     rows = [{"id": "a", "domain": "a", "ids": prompt(9)}]
     swept = bench.sweep(compiled, rows, "prefix", (20,), max_new_tokens=6, repeats=1)
     assert swept["rows"] and "peak_mib" not in swept["rows"][0]
+    assert "the methods: torch.compile, graphs: " in bench.format_sweep(swept)
 
 
 def test_tables_and_the_prefix_sweep(stack):

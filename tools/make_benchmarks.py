@@ -48,9 +48,9 @@ NOTES = {
     "tuned": "The settings are those of `dartree tune`, found on other prompts: the last eight of "
     "each domain, where these are the first eight (the stack's card has what was tried). The "
     "longer a verifying forward takes, the less of a round the head's calls are.",
-    "tuned-24": "All prompts that no setting was tuned on. The first eight of a domain, which the "
-    "other tables take, are easier than the next sixteen: compare tau and vs fastest with the table "
-    "before.",
+    "tuned-24": "All prompts that no setting was tuned on. The first eight of a domain, which most "
+    "other tables take, are easier than the next sixteen: compare tau and vs fastest with the "
+    "table before.",
     "eager": "Steps in PyTorch, as on a machine without a C compiler: compare the column expand "
     "with the first table's. The models' stages show how far the machine itself drifted between.",
     "plain": "What the layout of weights for oneDNN gives, one-token loops included: the first "
@@ -58,7 +58,7 @@ NOTES = {
     **dict.fromkeys(
         (f"sampled-{seed}" for seed in range(3)),
         "Six prompts, once: compare the three seeds to see what a draw is worth. Methods cannot be "
-        "ranked by them; the stack's card has T = 1 on all prompts, with its spread.",
+        "ranked by them; the stack's card has T = 1 on 12 prompts a domain, with its spread.",
     ),
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here. The seconds of "
     "compiling are with inductor's cache filled by earlier runs; the first time takes up to ten "

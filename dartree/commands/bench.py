@@ -80,6 +80,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     for name in args.sweep or ():
         if name not in SWEEPS:
             raise ValueError(f"sweep must be one of {', '.join(SWEEPS)}, got {name!r}.")
+        if getattr(args, name, None) is not None:
+            raise ValueError(f"sweep {name} cannot be combined with {option(name)}.")
     for name in ("tuned", "memory", "no_compile"):
         if args.sweep and getattr(args, name) not in (None, False):
             raise ValueError(f"sweep cannot be combined with {option(name)}.")
