@@ -1,6 +1,6 @@
 """Run the benchmarks of data/benchmarks/ and write their tables down: JSON files and README.md.
 
-Usage: python tools/make_benchmarks.py [NAME ...]     (about half an hour on two cores)
+Usage: python tools/make_benchmarks.py [NAME ...]     (about 20 minutes on two cores)
 
 Nothing else should run meanwhile. Every table stands below the command that made it; without
 names all commands run, with names only these, and the other tables stay as they are.
