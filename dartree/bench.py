@@ -194,7 +194,6 @@ def sweep(
                     peaks[value, method] = _peak_mib(stack, ids[0], method, used, max_new_tokens)
     finally:
         torch.set_num_threads(threads)
-    busy = jobs.cores()
     rows = [{"value": value, **_swept(method, runs)} for (value, method), runs in points.items()]
     for row in rows:
         if peaks:
@@ -203,7 +202,8 @@ def sweep(
             "prompts": len(prompts), "prompts_file": prompts_file,
             "max_new_tokens": max_new_tokens, "machine": machine(), "versions": versions(),
             "compiled_methods": report(stack) if compiled_parts(stack) else None,
-            "other_jobs": busy, "stack": stack.name, "on": on, "sampling": sampling}  # fmt: skip
+            "other_jobs": jobs.cores(), "stack": stack.name, "on": on,
+            "sampling": sampling}  # fmt: skip
 
 
 def _peak_mib(stack: Stack, ids: Sequence[int], method: str, settings, max_new_tokens) -> float:

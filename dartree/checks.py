@@ -42,20 +42,17 @@ def positive_int(name: str, value: Any) -> int:
     return int(value)
 
 
-def count(name: str, value: Any) -> int:
-    """Return ``value`` as an int, or raise ValueError unless it is an integer >= 0."""
+def count(name: str, value: Any, most: int = LARGEST) -> int:
+    """Return ``value`` as an int, or raise ValueError unless it is an integer in 0..``most``."""
     number = _as_float(value)
-    if number is None or not 0 <= number <= LARGEST or not _is_whole(value):
-        raise ValueError(f"{name} must be an integer in 0..{LARGEST}, got {value!r}.")
+    if number is None or not 0 <= number <= most or not _is_whole(value):
+        raise ValueError(f"{name} must be an integer in 0..{most}, got {value!r}.")
     return int(value)
 
 
 def seed_number(value: Any) -> int:
     """A seed as an int; ValueError unless it is an integer in 0..LARGEST_SEED."""
-    number = _as_float(value)
-    if number is None or not 0 <= number <= LARGEST_SEED or not _is_whole(value):
-        raise ValueError(f"seed must be an integer in 0..{LARGEST_SEED}, got {value!r}.")
-    return int(value)
+    return count("seed", value, LARGEST_SEED)
 
 
 def finite(name: str, value: Any) -> float:

@@ -69,11 +69,10 @@ def _hardware() -> list[str]:
 
 def _other_jobs(threads: int) -> list[str]:
     """How busy others keep the machine; nothing where the system does not say."""
-    from dartree.machine import OtherJobs
+    from dartree.machine import OtherJobs, busy_words
 
     jobs = OtherJobs()
     time.sleep(2 * OtherJobs.LEAST)
     if (busy := jobs.cores()) is None:
         return []
-    quiet = f"other jobs keep {busy:.1f} of {os.cpu_count()} cores busy"
-    return [f"busy           {jobs.advice(threads) or quiet}"]
+    return [f"busy           {jobs.advice(threads) or busy_words(busy)}"]

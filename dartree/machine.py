@@ -62,9 +62,14 @@ class OtherJobs:
             return None
         free = max(1, int(cores - busy))
         return (
-            f"other jobs keep {busy:.1f} of {cores} cores busy, and the {threads} threads of this "
-            f"one spin while they wait for each other; --threads {free} or OMP_NUM_THREADS={free}"
+            f"{busy_words(busy)}, and the {threads} threads of this one spin while they wait for "
+            f"each other; --threads {free} or OMP_NUM_THREADS={free}"
         )
+
+
+def busy_words(busy: float) -> str:
+    """What :meth:`OtherJobs.cores` gave, in words."""
+    return f"other jobs keep {busy:.1f} of {os.cpu_count()} cores busy"
 
 
 def _processor_time() -> tuple[float, float, float] | None:

@@ -30,12 +30,10 @@ def format_table(result: Mapping[str, Any]) -> str:
     rows = [("method", "tau", "head calls/round", "nodes/round", "ms/round", "tokens/s",
              *["range"] * repeated, "speedup", "lossless", "drafter")]  # fmt: skip
     for e in entries:
-        counts = [e[name] / e["rounds"] if e["rounds"] else None
-                  for name in ("head_calls", "verified_nodes")]  # fmt: skip
-        milliseconds = ms_per_round(e) if e["rounds"] else None
         rows.append((
-            e["method"], number(e["tau"]), *(number(count, 1) for count in counts),
-            number(milliseconds, 1),
+            e["method"], number(e["tau"]), number(_per_round(e, "head_calls"), 1),
+            number(_per_round(e, "verified_nodes"), 1),
+            number(ms_per_round(e) if e["rounds"] else None, 1),
             number(e["tokens_per_second"], 1), *[_range(e, 1)] * repeated, number(e["speedup"]),
             _lossless(e), e["drafter"],
         ))  # fmt: skip
@@ -67,8 +65,8 @@ def format_bench(result: Mapping[str, Any]) -> str:
         rows.append((
             e["method"], f"{e['tau']:.2f}", f"{e['tokens_per_second']:.0f}", _range(e, 0),
             f"{e['speedup_fastest']:.2f}", f"{e['speedup_hf']:.2f}", f"{e['speedup']:.2f}",
-            f"{e['bound']:.2f}", f"{e['head_calls'] / max(1, e['rounds']):.1f}",
-            f"{e['verified_nodes'] / max(1, e['rounds']):.1f}", f"{e['ms_per_round']:.2f}",
+            f"{e['bound']:.2f}", number(_per_round(e, "head_calls"), 1),
+            number(_per_round(e, "verified_nodes"), 1), f"{e['ms_per_round']:.2f}",
             *(f"{e['stage_ms'][s]:.2f}" for s in STAGES), f"{e['stage_share']:.0%}",
             _lossless(e),
         ))  # fmt: skip
@@ -112,6 +110,11 @@ def _ran(result: Mapping[str, Any]) -> str:
     """What was run: stack, prompts, limits and repeats."""
     options = result["options"]
     return f"{run_on(result['methods'][0])}, {_prompts(result)}, {_decoded(options)}"
+
+
+def _per_round(entry: Mapping[str, Any], name: str) -> float | None:
+    """A method's count ``name`` by round; None where it had no round."""
+    return entry[name] / entry["rounds"] if entry["rounds"] else None
 
 
 def measured_on(result: Mapping[str, Any]) -> str:

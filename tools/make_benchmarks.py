@@ -55,11 +55,9 @@ NOTES = {
     "with the first table's. The models' stages show how far the machine itself drifted between.",
     "plain": "What the layout of weights for oneDNN gives, one-token loops included: the first "
     "table has the same methods with packed weights.",
-    **dict.fromkeys(
-        (f"sampled-{seed}" for seed in range(3)),
-        "Six prompts, once: compare the three seeds to see what a draw is worth. Methods cannot be "
-        "ranked by them; the stack's card has T = 1 on 12 prompts a domain, with its spread.",
-    ),
+    "sampled-0": "Six prompts, once, here and with the two seeds below: compare the three to see "
+    "what a draw is worth. Methods cannot be ranked by them; the stack's card has T = 1 on 12 "
+    "prompts a domain, with its spread.",
     "compiled": "Graphs use the plain weights: inductor packs none for oneDNN here. The seconds of "
     "compiling are with inductor's cache filled by earlier runs; the first time takes up to ten "
     "times as long.",
